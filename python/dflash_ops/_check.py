@@ -1,0 +1,72 @@
+"""Argument checks: the twin of csrc/common/check.h, word for word.
+
+The ops raise RuntimeError, the only type that the stable ABI has. The public functions check first
+and raise ValueError or TypeError with the same text.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What one op call says about its arguments: "<op>: <argument> must <...>, got <...>"."""
+
+    op: str
+    like: Tensor  # names the device on which every tensor must be
+
+    def tensor(
+        self,
+        name: str,
+        tensor: Tensor | None,
+        dtypes: tuple[torch.dtype, ...],
+        dims: str,
+        *shape: int,
+    ) -> None:
+        """`dims` spells `shape` in the op's own words; -1: any extent. None: an absent option."""
+        if tensor is None:
+            return
+        if tensor.dtype not in dtypes:
+            wanted = " or ".join(_dtype_name(dtype) for dtype in dtypes)
+            raise TypeError(f"{self.op}: {name} must be {wanted}, got {_dtype_name(tensor.dtype)}")
+        if tensor.dim() != len(shape) or any(
+            want not in (-1, got) for want, got in zip(shape, tensor.shape, strict=True)
+        ):
+            wanted, got = _shape_name(shape), _shape_name(tensor.shape)
+            raise ValueError(f"{self.op}: {name} must have shape {dims} = {wanted}, got {got}")
+        if tensor.device != self.like.device:
+            raise ValueError(
+                f"{self.op}: {name} must be on {self.like.device}, got {tensor.device}"
+            )
+
+    def index(self, name: str, tensor: Tensor | None, dims: str, *shape: int) -> None:
+        self.tensor(name, tensor, (torch.int32, torch.int64), dims, *shape)
+
+    def at_least(self, name: str, value: float, low: float) -> None:
+        if not value >= low:
+            raise ValueError(f"{self.op}: {name} must be at least {low}, got {value}")
+
+    def one_of(self, name: str, value: str, *options: str) -> None:
+        if value not in options:
+            raise ValueError(f"{self.op}: {name} must be one of {', '.join(options)}, got {value}")
+
+    def last_contiguous(self, name: str, tensor: Tensor | None) -> None:
+        if tensor is not None and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+            strides = _shape_name(tensor.stride())
+            raise ValueError(
+                f"{self.op}: {name} must have a contiguous last dimension, got strides {strides}"
+            )
+
+
+FLOATS = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _shape_name(shape: Iterable[int]) -> str:
+    return "[" + ", ".join("*" if extent == -1 else str(extent) for extent in shape) + "]"
