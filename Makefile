@@ -1,4 +1,4 @@
-.PHONY: build test mutants bench lint
+.PHONY: build test mutants sanitize bench lint
 
 PYTHON := .venv/bin/python
 
@@ -16,11 +16,11 @@ test: build
 mutants: .venv/ready
 	$(PYTHON) tools/mutants.py
 
+sanitize: .venv/ready
+	$(PYTHON) tools/sanitize.py
+
 bench: build
 	$(PYTHON) bench/run.py
 
 lint: .venv/ready
-	.venv/bin/ruff check .
-	.venv/bin/ruff format --check .
-	.venv/bin/mypy
-	find csrc tools -name '*.h' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.cu' | xargs .venv/bin/clang-format --dry-run -Werror
+	PATH="$(CURDIR)/.venv/bin:$$PATH" pre-commit run --all-files --show-diff-on-failure
