@@ -42,5 +42,7 @@ def run(tree: Path, *command: str, quiet: bool = True, **variables: str) -> int:
 
 
 def build(tree: Path, **variables: str) -> None:
-    if run(tree, "setup.py", "-q", "build_ext", "--inplace", quiet=False, **variables) != 0:
+    command = ("setup.py", "-q", "build_ext", "--inplace")
+    if run(tree, *command, **variables) != 0:
+        run(tree, *command, quiet=False, **variables)  # again, for its messages
         raise SystemExit(f"{tree} does not build")
