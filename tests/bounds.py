@@ -17,7 +17,7 @@ def ulp(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Distance from |x| to the next number of `dtype`; that of the smallest normal below it."""
     info = torch.finfo(dtype)
     exponent = torch.frexp(x.abs().double().clamp(min=info.tiny)).exponent - 1
-    return torch.ldexp(torch.tensor(info.eps, dtype=torch.float64), exponent)
+    return torch.ldexp(torch.full_like(exponent, info.eps, dtype=torch.float64), exponent)
 
 
 def assert_within(

@@ -1,0 +1,63 @@
+from collections.abc import Iterator
+
+import torch
+from case import Case
+from torch import Tensor
+
+from dflash_ops import rope_append_kv
+
+
+def cases(device: torch.device) -> Iterator[Case]:
+    for rows in (1, 16, 256, 2048):
+        yield rope_append_kv_chain(device, rows)
+
+
+def rope_append_kv_chain(device: torch.device, rows: int) -> Case:
+    """Heads of Qwen3-4B with q/k norm, bf16, pages of 16; the peer is the usual eager PyTorch."""
+    g = torch.Generator().manual_seed(0)
+    heads, kv_heads, dim, page_size = 32, 8, 128, 16
+    q, k, v = (
+        torch.randn(rows, n, dim, generator=g).bfloat16().to(device)
+        for n in (heads, kv_heads, kv_heads)
+    )
+    caches = [
+        torch.zeros(rows // page_size + 1, page_size, kv_heads, dim, device=device).bfloat16()
+        for _ in range(2)
+    ]
+    weight = torch.ones(dim, device=device).bfloat16()
+    angles = torch.arange(4096)[:, None] * 1e6 ** -torch.linspace(0, 1, dim // 2)
+    cos_sin = torch.cat([angles.cos(), angles.sin()], dim=1).float().to(device)
+    positions = torch.arange(rows, device=device)
+    options = {"positions": positions, "slots": positions, "cos_sin": cos_sin}
+    options |= {"q_norm": weight, "k_norm": weight}
+    element = 2 * rows * dim
+    return Case(
+        op="rope_append_kv",
+        name=f"T={rows}, heads 32/8, dim 128, bf16, q/k norm",
+        ours=lambda: rope_append_kv(q, k, v, *caches, **options),
+        peers={"eager": lambda: eager_rope_append(q, k, v, *caches, positions, cos_sin, weight)},
+        bytes_moved=2 * element * (heads + 2 * kv_heads) + 4 * rows * dim,
+        check=lambda ours, peer: torch.testing.assert_close(ours, peer, rtol=2**-6, atol=2**-6),
+    )
+
+
+def eager_rope_append(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    positions: Tensor,
+    cos_sin: Tensor,
+    weight: Tensor,
+) -> Tensor:
+    cos, sin = (x.to(q.dtype).repeat(1, 2)[:, None] for x in cos_sin[positions].chunk(2, dim=1))
+
+    def turned(x: Tensor) -> Tensor:
+        x = torch.nn.functional.rms_norm(x, x.shape[-1:], weight, 1e-6)
+        first, second = x.chunk(2, dim=-1)
+        return x * cos + torch.cat([-second, first], dim=-1) * sin
+
+    k_cache.flatten(0, 1)[positions] = turned(k)
+    v_cache.flatten(0, 1)[positions] = v
+    return turned(q)

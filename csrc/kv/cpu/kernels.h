@@ -1,0 +1,11 @@
+// CPU kernels of the kv ops: torch-free, over a range of tasks; threads belong to *_op.cpp.
+#pragma once
+
+#include "kv/params.h"
+
+namespace dflash {
+
+// Lanes begin .. end of kNumRowLanes; see params.h.
+void rope_append_kv_cpu(const RopeAppendKvParams& p, int64_t begin, int64_t end);
+
+}  // namespace dflash

@@ -1,0 +1,57 @@
+// What every backend of the kv ops receives: no torch, no CUDA.
+#pragma once
+
+#include "common/views.h"
+
+namespace dflash {
+
+// Scales of a quantised cache: value = scale * stored. Where a dimension is shared its stride is 0.
+struct KvScale {
+  float* data;  // [num_pages, page_size, Hkv]; null: 1
+  int64_t page_stride;
+  int64_t offset_stride;
+  int64_t head_stride;
+  bool is_dynamic;  // one per row and head, chosen and written when the row is; else only read
+
+  constexpr float* at(int64_t page, int64_t offset, int64_t head) const {
+    return data + page * page_stride + offset * offset_stride + head * head_stride;
+  }
+};
+
+// One cache, keys or values: pages of rows of heads.
+struct KvCache {
+  ArrayOut<4> pages;  // [num_pages, page_size, Hkv, D]
+  KvScale scale;
+  int64_t head_dim;
+};
+
+struct RopeAppendKvParams {
+  ArrayView<3> q;        // [T, Hq, Dk]
+  ArrayView<3> k;        // [T, Hkv, Dk]
+  ArrayView<3> v;        // [T, Hkv, Dv]
+  IndexView positions;   // [T]   row of cos_sin; -1: a padded row
+  IndexView slots;       // [T]   page * page_size + offset; -1: not stored
+  ArrayView<2> cos_sin;  // [max_positions, rotary_dim]?  cosines, then sines, of each pair
+  ArrayView<1> q_norm;   // [Dk]?
+  ArrayView<1> k_norm;   // [Dk]?
+  StatusView status;     // [T]?
+  int64_t num_rows;      // T
+  int64_t num_q_heads;   // Hq
+  int64_t num_kv_heads;  // Hkv
+  int64_t num_pages;
+  int64_t page_size;
+  int64_t max_positions;
+  int64_t rotary_dim;  // at most Dk
+  float eps;
+  bool is_neox;  // pairs (i, i + rotary_dim / 2); else (2i, 2i + 1)
+
+  KvCache k_cache;
+  KvCache v_cache;
+  ArrayOut<3> out;  // [T, Hq, Dk]  rotated q
+};
+
+// Rows are dealt to this many lanes by their slot, and a lane takes its rows in ascending order: so
+// of two rows on one slot the higher stays, whoever runs the lanes.
+inline constexpr int64_t kNumRowLanes = 64;
+
+}  // namespace dflash

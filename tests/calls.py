@@ -1,0 +1,32 @@
+"""What the tests of every op need: awkward layouts, and errors that read the same everywhere."""
+
+import pytest
+import torch
+from torch import Tensor
+
+
+def spread(x: Tensor, fill: float = 12345, last: bool = True) -> Tensor:
+    """A copy of x as every second element of a buffer whose others are wrong.
+
+    last=False keeps the last dimension contiguous and spreads the others.
+    """
+    if not last and x.dim() < 2:
+        return x.clone()
+    dims = x.dim() if last else x.dim() - 1
+    step = (slice(1, None, 2),) * dims
+    shape = [2 * n + 1 if d < dims else n for d, n in enumerate(x.shape)]
+    buffer = torch.empty(shape, dtype=x.dtype, device=x.device)
+    buffer.copy_(torch.full((), fill).expand(shape))
+    buffer[step] = x
+    return buffer[step]
+
+
+def assert_raises_alike(function, op, call: dict, out, error: type, text: str) -> None:
+    """`out`: {} or the outputs by name; more than one reach the Python function as `out`'s class."""
+    python_out = {} if not out else {"out": out.get("out", out)}
+    with pytest.raises(error) as from_python:
+        function(**call, **python_out)
+    with pytest.raises(RuntimeError) as from_op:
+        op(**call, **out)
+    name = function.__name__
+    assert str(from_python.value) == str(from_op.value) == f"{name}: {text}"
