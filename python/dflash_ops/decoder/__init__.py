@@ -1,0 +1,1 @@
+"""The reference decoder: the ops of this library, composed."""
