@@ -21,9 +21,9 @@ def spread(x: Tensor, fill: float = 12345, last: bool = True) -> Tensor:
     return buffer[step]
 
 
-def assert_raises_alike(function, op, call: dict, out, error: type, text: str) -> None:
-    """`out`: {} or the outputs by name; more than one reach the Python function as `out`'s class."""
-    python_out = {} if not out else {"out": out.get("out", out)}
+def assert_raises_alike(function, op, call: dict, out: dict, error: type, text: str) -> None:
+    """`out`: {}, or the one output by its name in the schema; the Python function calls it out."""
+    python_out = {"out": next(iter(out.values()))} if out else {}
     with pytest.raises(error) as from_python:
         function(**call, **python_out)
     with pytest.raises(RuntimeError) as from_op:
