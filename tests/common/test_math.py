@@ -54,3 +54,22 @@ def test_tanh_is_odd_and_bounded():
     got = apply(_C.hooks.tanh_f32, x)
     assert torch.equal(got, -apply(_C.hooks.tanh_f32, -x)) and got.abs().max() == 1
     assert torch.equal(got.signbit(), x.signbit())
+
+
+def test_log_in_ulps():
+    """All arguments that occur: sums of exponentials, and uniform numbers down to 2^-65."""
+    x = torch.cat([floats(), torch.linspace(0.3, 3, 3_000_001)])
+    x = x[(x >= 2.0**-126) & x.isfinite()]
+    assert worst_ulps(apply(_C.hooks.log_f32, x), x.double().log()) <= 1.0
+
+
+def test_log1m_in_ulps():
+    """Exhaustive at a stride in the bits over [0, 1/2]."""
+    last = int(torch.tensor(0.5).view(torch.int32)) + 1
+    x = torch.cat(
+        [
+            torch.arange(0, last, 509).to(torch.uint32).view(torch.float32),
+            torch.linspace(0.3, 0.5, 1_000_001),
+        ]
+    )
+    assert worst_ulps(apply(_C.hooks.log1m_f32, x), torch.log1p(-x.double())) <= 1.0

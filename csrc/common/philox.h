@@ -1,0 +1,29 @@
+// Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"): a counter and
+// a key give four random words, with no state.
+#pragma once
+
+#include <cstdint>
+
+namespace dflash {
+
+struct Words {
+  uint32_t word[4];
+};
+
+static constexpr Words philox(uint64_t key, Words counter) {
+  uint32_t key_low = static_cast<uint32_t>(key), key_high = static_cast<uint32_t>(key >> 32);
+  uint32_t c0 = counter.word[0], c1 = counter.word[1], c2 = counter.word[2], c3 = counter.word[3];
+  _Pragma("GCC unroll 10") for (int round = 0; round < 10; ++round) {
+    const uint64_t product0 = uint64_t{0xd2511f53} * c0;
+    const uint64_t product2 = uint64_t{0xcd9e8d57} * c2;
+    c0 = static_cast<uint32_t>(product2 >> 32) ^ c1 ^ key_low;
+    c2 = static_cast<uint32_t>(product0 >> 32) ^ c3 ^ key_high;
+    c1 = static_cast<uint32_t>(product2);
+    c3 = static_cast<uint32_t>(product0);
+    key_low += 0x9e3779b9;
+    key_high += 0xbb67ae85;
+  }
+  return {{c0, c1, c2, c3}};
+}
+
+}  // namespace dflash
