@@ -21,9 +21,9 @@ def spread(x: Tensor, fill: float = 12345, last: bool = True) -> Tensor:
     return buffer[step]
 
 
-def assert_raises_alike(function, op, call: dict, out: dict, error: type, text: str) -> None:
-    """`out`: {}, or the one output by its name in the schema; the Python function calls it out."""
-    python_out = {"out": next(iter(out.values()))} if out else {}
+def assert_raises_alike(function, op, call, out, error, text, outputs=None) -> None:
+    """`out`: {}, or the outputs by name, which the Python function takes as one `outputs`, or bare."""
+    python_out = {"out": outputs(**out) if outputs else next(iter(out.values()))} if out else {}
     with pytest.raises(error) as from_python:
         function(**call, **python_out)
     with pytest.raises(RuntimeError) as from_op:

@@ -72,6 +72,10 @@ struct IndexOut {
   bool is_int64;
 
   constexpr explicit operator bool() const { return data != nullptr; }
+  constexpr int64_t get(int64_t row, int64_t col = 0) const {  // what a set has left
+    const int64_t i = row * row_stride + col * col_stride;
+    return is_int64 ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
+  }
   constexpr void set(int64_t row, int64_t value) const { set(row, 0, value); }
   constexpr void set(int64_t row, int64_t col, int64_t value) const {
     const int64_t i = row * row_stride + col * col_stride;

@@ -173,6 +173,16 @@ def test_a_row_depends_on_nothing_but_itself(device):
         assert torch.equal(rope_append_kv(**alone), together[row : row + 1])
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_norm_and_rotation_fused_are_the_bits_of_one_after_the_other(device, dtype):
+    call = moved(make_call(5, rows=30, pages=(9, 5), dims=(64, 8), dtype=dtype), device)
+    fused = rope_append_kv(**call)
+    unrotated = call | {"cos_sin": None, "k_cache": torch.zeros_like(call["k_cache"])}
+    normed = rope_append_kv(**unrotated)
+    plain = call | {"q": normed, "q_norm": None, "k_norm": None}
+    assert torch.equal(rope_append_kv(**plain), fused)
+
+
 def test_the_higher_of_two_rows_on_one_slot_stays(device):
     rows = 200
     call = make_call(2, rows=rows, pages=(2, 2), dims=(64, 64), rotary=0)
