@@ -1,0 +1,36 @@
+// Which CPU instruction set the kernels use: chosen once per process, the same for every op.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace dflash {
+
+enum class Isa : int32_t { kPortable, kAvx2, kAvx512, kAvx512Bf16 };  // each contains the former
+
+// The newest that this machine has, unless DFLASH_CPU_ISA or pin_cpu_isa names another.
+// Throws if DFLASH_CPU_ISA names none that it has.
+Isa cpu_isa();
+
+void pin_cpu_isa(std::string_view name);  // throws like cpu_isa
+std::string isa_name(Isa isa);
+std::string isa_names();  // those that this machine has, oldest first, with ", " between
+
+// Of the file for this architecture (isa_x86.cpp, isa_generic.cpp).
+bool has_isa(Isa isa);
+uint32_t flush_denormals();  // turns FTZ and DAZ on; returns what restore_denormals wants back
+void restore_denormals(uint32_t mode);
+
+// Denormals count as zero while this lives, as the bf16 dot instruction has it (law L1). The calls
+// are opaque, so no arithmetic on memory is moved across them.
+struct FlushDenormals {
+  uint32_t mode = flush_denormals();
+
+  FlushDenormals() = default;
+  FlushDenormals(const FlushDenormals&) = delete;
+  FlushDenormals& operator=(const FlushDenormals&) = delete;
+  ~FlushDenormals() { restore_denormals(mode); }
+};
+
+}  // namespace dflash

@@ -1,0 +1,26 @@
+// Bytes of workspace per op, from upper bounds that the host knows.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace dflash {
+
+struct WorkspaceBounds {
+  int64_t max_rows;
+  int64_t max_requests;
+  int64_t vocab_size;
+  int64_t max_fallback_rows;
+};
+
+struct WorkspaceEntry {
+  std::string_view op;
+  int64_t (*bytes)(const WorkspaceBounds& bounds, bool is_cuda);
+};
+
+// One line per op that takes a workspace.
+inline constexpr WorkspaceEntry kWorkspaces[] = {
+    {"verify_gemm", [](const WorkspaceBounds&, bool) -> int64_t { return 0; }},
+};
+
+}  // namespace dflash

@@ -1,0 +1,7 @@
+#include "gemm/cpu/kernels.h"
+
+namespace dflash {
+
+const GemmKernels& gemm_kernels() { return kGemmPortable; }
+
+}  // namespace dflash

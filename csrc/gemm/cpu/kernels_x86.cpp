@@ -1,0 +1,14 @@
+#include "gemm/cpu/kernels.h"
+
+namespace dflash {
+
+const GemmKernels& gemm_kernels() {
+  switch (cpu_isa()) {
+    case Isa::kAvx512Bf16: return kGemmAvx512Bf16;
+    case Isa::kAvx512: return kGemmAvx512;
+    case Isa::kAvx2: return kGemmAvx2;
+    default: return kGemmPortable;
+  }
+}
+
+}  // namespace dflash

@@ -1,0 +1,58 @@
+// The law in plain C++, for any architecture; on x86 fmaf is a call, and slow.
+#include <cmath>
+
+#include "gemm/cpu/rows.h"
+
+namespace dflash {
+namespace {
+
+struct Portable {
+  static constexpr int kWidth = 32, kMaxRows = 2;
+  static constexpr bool kHasDot = false;
+  static constexpr int vecs(int) { return 1; }
+
+  struct F {
+    float lanes[kWidth];
+  };
+  template <class Function>
+  static F each(Function&& f) {
+    F result;
+    for (int i = 0; i < kWidth; ++i) result.lanes[i] = f(i);
+    return result;
+  }
+
+  static F zero() { return F{}; }
+  static F load(const float* p) {
+    return each([&](int i) { return p[i]; });
+  }
+  static void store(float* p, const F& a) { std::copy_n(a.lanes, kWidth, p); }
+  static F set1(const float* p) {
+    return each([&](int) { return *p; });
+  }
+  static F add(const F& a, const F& b) {
+    return each([&](int i) { return a.lanes[i] + b.lanes[i]; });
+  }
+  static F fma(const F& a, const F& b, const F& c) {
+    return each([&](int i) { return std::fma(a.lanes[i], b.lanes[i], c.lanes[i]); });
+  }
+  template <DType kDType>
+  static float element(uint32_t bits) {
+    const auto half = static_cast<uint16_t>(bits);
+    return kDType == DType::kBF16 ? to_float(BF16{half}) : to_float(F16{half});
+  }
+  template <DType kDType>
+  static F high(const uint32_t* words) {
+    return each([&](int i) { return element<kDType>(words[i] >> 16); });
+  }
+  template <DType kDType>
+  static F low(const uint32_t* words) {
+    return each([&](int i) { return element<kDType>(words[i]); });
+  }
+  static void prefetch(const char* p) { __builtin_prefetch(p); }
+};
+
+}  // namespace
+
+constinit const GemmKernels kGemmPortable = kernels_of<Portable>();
+
+}  // namespace dflash

@@ -1,0 +1,151 @@
+// Rows before and after the main loop: packing, RMSNorm, epilogue. Plain loops that the compiler
+// turns into the vectors of the file's instruction set; included like tile.h.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/dispatch.h"
+#include "common/expf.h"
+#include "common/rms.h"
+#include "gemm/cpu/tile.h"
+
+namespace dflash {
+namespace {
+
+template <class V>
+int64_t row_bytes(DType dtype, int64_t depth) {
+  const int64_t bytes = (depth + 1) / 2 * (has_words<V>(dtype) ? 4 : 8);
+  // An odd number of cache lines: rows that lie a power of two apart evict each other.
+  return ((bytes + 63) / 64 | 1) * 64;
+}
+
+// to[i] = from[i] as a float, of any dtype, for i < count.
+void load_floats(const void* data, DType dtype, int64_t count, float* to) {
+  (void)with_dtype<float, BF16, F16>(dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const T* from = static_cast<const T*>(data);
+    for (int64_t i = 0; i < count; ++i) to[i] = to_float(from[i]);
+  });
+}
+
+constexpr int64_t kPiece = 512;  // elements that a loop over a row keeps on the stack
+
+// to[0 .. count) = elements first .. of the normed row, rounded to T.
+template <class T>
+void norm_piece(const T* x, float scale, const ArrayView<1>& weight, int64_t first, int64_t count,
+                T* to) {
+  float weights[kPiece];
+  const int64_t bytes = weight.dtype == DType::kF32 ? 4 : 2;
+  load_floats(static_cast<const char*>(weight.data) + first * bytes, weight.dtype, count, weights);
+  for (int64_t i = 0; i < count; ++i) {
+    to[i] = from_float<T>(rms_apply(to_float(x[first + i]), scale, weights[i]));
+  }
+}
+
+template <class T>
+void pack_words(const T* x, int64_t count, uint32_t* words) {
+  static_assert(sizeof(T) == 2);
+  for (int64_t i = 0; i < count / 2; ++i) {
+    words[i] = static_cast<uint32_t>(x[2 * i].bits) << 16 | x[2 * i + 1].bits;
+  }
+  if (count % 2) words[count / 2] = static_cast<uint32_t>(x[count - 1].bits) << 16;
+}
+
+template <class V>
+void pack_row(const void* row, DType dtype, int64_t depth, const ArrayView<1>& norm_weight,
+              float eps, char* packed) {
+  (void)with_dtype<float, BF16, F16>(dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const T* x = static_cast<const T*>(row);
+    const float scale = norm_weight ? rms_scale(x, depth, eps) : 0.0f;
+    for (int64_t k = 0; k < depth; k += kPiece) {
+      const int64_t count = std::min(kPiece, depth - k);
+      T normed[kPiece];
+      if (norm_weight) norm_piece(x, scale, norm_weight, k, count, normed);
+      const T* from = norm_weight ? normed : x + k;
+      if constexpr (V::kHasDot && std::is_same_v<T, BF16>) {
+        pack_words(from, count, reinterpret_cast<uint32_t*>(packed) + k / 2);
+      } else {
+        float* to = reinterpret_cast<float*>(packed) + k;
+        for (int64_t i = 0; i < count; ++i) to[i] = to_float(from[i]);
+        if (count % 2) to[count] = 0.0f;  // the other half of the last pair
+      }
+    }
+  });
+}
+
+// out[row, first .. first + count) = values, rounded.
+void store_floats(const ArrayOut<2>& out, int64_t row, int64_t first, int64_t count,
+                  const float* values) {
+  (void)with_dtype<float, BF16, F16>(out.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const int64_t stride = out.strides[1];
+    T* to = out.at<T>(row) + first * stride;
+    if (stride == 1) {
+      for (int64_t i = 0; i < count; ++i) to[i] = from_float<T>(values[i]);
+    } else {
+      for (int64_t i = 0; i < count; ++i) to[i * stride] = from_float<T>(values[i]);
+    }
+  });
+}
+
+void norm_row(const RmsNormParams& p, int64_t row) {
+  (void)with_dtype<float, BF16, F16>(p.x.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const T* x = p.x.at<T>(row);
+    const float scale = rms_scale(x, p.depth, p.eps);
+    for (int64_t k = 0; k < p.depth; k += kPiece) {
+      const int64_t count = std::min(kPiece, p.depth - k);
+      T normed[kPiece];
+      float values[kPiece];
+      norm_piece(x, scale, p.weight, k, count, normed);
+      load_floats(normed, p.x.dtype, count, values);
+      store_floats(p.out, row, k, count, values);
+    }
+  });
+}
+
+// values[i] += view[row, first + i]
+void add_floats(const ArrayView<2>& view, int64_t row, int64_t first, int64_t count,
+                float* values) {
+  (void)with_dtype<float, BF16, F16>(view.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    const T* from = view.at<T>(row) + first;
+    for (int64_t i = 0; i < count; ++i) values[i] += to_float(from[i]);
+  });
+}
+
+float silu(float x) { return x / (1.0f + exp_f32(-x)); }
+
+void finish(const VerifyGemmParams& p, int64_t block, int64_t first_row, int64_t num_rows,
+            float* sums) {
+  const bool is_pair = p.act == Activation::kSiluMul;
+  const int width = is_pair ? kBlock / 2 : kBlock;
+  const int64_t col = block * width;
+  const int64_t count = std::min<int64_t>(width, p.num_outputs - col);
+  for (int64_t r = 0; r < num_rows; ++r) {
+    const int64_t row = first_row + r;
+    float* values = sums + r * kBlock;
+    for (const ArrayView<2>* term : {&p.bias, &p.addend}) {
+      if (!*term) continue;
+      add_floats(*term, row, col, count, values);
+      if (is_pair) add_floats(*term, row, p.num_outputs + col, count, values + width);
+    }
+    if (p.act == Activation::kSilu) {
+      for (int i = 0; i < kBlock; ++i) values[i] = silu(values[i]);
+    } else if (is_pair) {
+      for (int i = 0; i < kBlock / 2; ++i) values[i] = silu(values[i]) * values[kBlock / 2 + i];
+    }
+    if (p.residual) add_floats(p.residual, row, col, count, values);
+    store_floats(p.out, row, col, count, values);
+  }
+}
+
+template <class V>
+constexpr GemmKernels kernels_of() {
+  return {row_bytes<V>, pack_row<V>, block_sums<V>, finish, norm_row};
+}
+
+}  // namespace
+}  // namespace dflash

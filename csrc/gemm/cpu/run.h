@@ -1,0 +1,69 @@
+// A product on torch's threads: x packed once, then every (block, rows) tile handed to an epilogue.
+#pragma once
+
+#include <torch/csrc/stable/ops.h>
+
+#include <atomic>
+#include <memory>
+
+#include "gemm/cpu/kernels.h"
+#include "gemm/plan.h"
+
+namespace dflash {
+
+// Packed copies of all rows of x; see GemmKernels::pack_row.
+struct PackedX {
+  std::unique_ptr<char[]> memory;
+  PackedRows rows;
+
+  PackedX(const ArrayView<2>& x, const ArrayView<1>& norm_weight, float eps, int64_t num_rows,
+          int64_t depth) {
+    const GemmKernels& kernels = gemm_kernels();
+    constexpr int64_t kLine = 64;
+    rows.row_bytes = kernels.row_bytes(x.dtype, depth);
+    memory = std::make_unique_for_overwrite<char[]>(num_rows * rows.row_bytes + kLine);
+    const auto address = reinterpret_cast<uintptr_t>(memory.get());
+    char* first = memory.get() + (kLine - address % kLine) % kLine;
+    rows.data = first;
+    torch::stable::parallel_for(0, num_rows, row_grain(depth), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const int64_t bytes = x.dtype == DType::kF32 ? 4 : 2;
+        const char* from = static_cast<const char*>(x.data) + row * x.strides[0] * bytes;
+        kernels.pack_row(from, x.dtype, depth, norm_weight, eps, first + row * rows.row_bytes);
+      }
+    });
+  }
+};
+
+// Calls epilogue(block, first_row, num_rows, sums) once for each tile, from several threads: a
+// thread takes blocks in ascending order, and all rows of one before the next.
+template <class Epilogue>
+void for_each_tile(const GemmWeight& weight, const PackedX& x, int64_t num_rows,
+                   const Epilogue& epilogue) {
+  const GemmKernels& kernels = gemm_kernels();
+  const int64_t num_blocks = weight.num_blocks();
+  const int64_t num_tasks = gemm_tasks(weight, num_rows, torch::stable::get_num_threads());
+  const int64_t at_once = blocks_at_once(weight.block_bytes());
+  std::atomic<int64_t> next{0};
+  const auto work = [&](int64_t begin, int64_t end) {
+    alignas(64) float sums[kGemmMaxRows * GemmWeight::kBlock];
+    for (int64_t row = 0; row < num_rows; row += kGemmMaxRows) {
+      const int64_t count = std::min(kGemmMaxRows, num_rows - row);
+      for (int64_t block = begin; block < end; ++block) {
+        kernels.block_sums(weight, block, x.rows, row, count, sums);
+        epilogue(block, row, count, sums);
+      }
+    }
+  };
+  torch::stable::parallel_for(0, num_tasks, 1, [&](int64_t, int64_t) {
+    // A task that comes late finds less: nobody waits for a thread whose core is busy.
+    for (int64_t first = next.load(); first < num_blocks;) {
+      const int64_t last = first + next_blocks(num_blocks - first, num_tasks);
+      if (!next.compare_exchange_weak(first, last)) continue;
+      for (int64_t b = first; b < last; b += at_once) work(b, std::min(b + at_once, last));
+      first = next.load();
+    }
+  });
+}
+
+}  // namespace dflash

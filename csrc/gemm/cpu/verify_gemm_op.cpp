@@ -1,0 +1,22 @@
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+
+#include "gemm/cpu/run.h"
+#include "gemm/verify_gemm.h"
+
+namespace dflash {
+
+static void run_cpu(const VerifyGemmParams& p, int32_t) {
+  const PackedX x(p.x, p.norm_weight, p.eps, p.num_rows, p.weight.depth);
+  for_each_tile(p.weight, x, p.num_rows,
+                [&](int64_t block, int64_t first_row, int64_t num_rows, float* sums) {
+                  gemm_kernels().finish(p, block, first_row, num_rows, sums);
+                });
+}
+
+STABLE_TORCH_LIBRARY_IMPL(dflash, CPU, m) {
+  m.impl("verify_gemm", TORCH_BOX(&verify_gemm<run_cpu>));
+  m.impl("verify_gemm.out", TORCH_BOX(&verify_gemm_out<run_cpu>));
+}
+
+}  // namespace dflash

@@ -1,0 +1,79 @@
+// What every backend of the gemm ops receives: no torch, no CUDA.
+#pragma once
+
+#include "common/views.h"
+
+namespace dflash {
+
+// A weight [num_rows, depth], one output per row, as it stands in memory:
+//   plain   rows of `depth` elements, `row_stride` apart
+//   packed  blocks of 32 outputs, a block after the other (see pack_weight):
+//           16-bit types  [ceil(depth / 2)][32] words of two k, the even one in the high half
+//           fp32          [depth][32]
+// A pair (gate rows 0 .. I-1, up rows I .. 2I-1) has gate row 16b + j in output j of block b and
+// its up row in output 16 + j.
+struct GemmWeight {
+  static constexpr int kBlock = 32;
+
+  const void* data;
+  DType dtype;
+  int64_t num_rows;
+  int64_t depth;
+  int64_t row_stride;
+  bool is_packed;
+  bool is_pair;
+
+  constexpr int64_t num_blocks() const {
+    const int64_t rows = is_pair ? num_rows / 2 : num_rows, width = is_pair ? kBlock / 2 : kBlock;
+    return (rows + width - 1) / width;
+  }
+  constexpr int64_t block_bytes() const {
+    return (dtype == DType::kF32 ? depth : (depth + 1) / 2) * kBlock * 4;
+  }
+  // The row whose output stands at `lane` of a block; -1: padding.
+  constexpr int64_t row_at(int64_t block, int lane) const {
+    if (!is_pair) {
+      const int64_t row = block * kBlock + lane;
+      return row < num_rows ? row : -1;
+    }
+    const int64_t half = num_rows / 2, row = block * (kBlock / 2) + lane % (kBlock / 2);
+    return row < half ? row + (lane < kBlock / 2 ? 0 : half) : -1;
+  }
+};
+
+struct PackWeightParams {
+  GemmWeight plain;
+  void* packed;  // [num_blocks, block_bytes]
+};
+
+struct UnpackParams {
+  GemmWeight packed;
+  ArrayOut<2> out;  // [num_rows, depth]
+};
+
+struct RmsNormParams {
+  ArrayView<2> x;       // [M, H]
+  ArrayView<1> weight;  // [H]
+  float eps;
+  ArrayOut<2> out;  // [M, H]
+  int64_t num_rows;
+  int64_t depth;
+};
+
+enum class Activation : int32_t { kNone, kSilu, kSiluMul };
+
+struct VerifyGemmParams {
+  ArrayView<2> x;            // [M, K]
+  ArrayView<1> norm_weight;  // [K]?   x is RMS-normed first
+  float eps;
+  GemmWeight weight;      // [N, K]
+  ArrayView<2> bias;      // [N]?      row stride 0
+  ArrayView<2> addend;    // [M, N]?
+  ArrayView<2> residual;  // [M, num_outputs]?
+  Activation act;
+  ArrayOut<2> out;  // [M, num_outputs]
+  int64_t num_rows;
+  int64_t num_outputs;  // N, or N / 2 for kSiluMul
+};
+
+}  // namespace dflash

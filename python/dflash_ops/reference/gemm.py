@@ -1,0 +1,63 @@
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def pack_weight(weight: Tensor, *, pair: bool = False) -> Tensor:
+    if pair:  # 16 gate rows, then their 16 up rows, block after block
+        gate, up = (F.pad(half, (0, 0, 0, -len(half) % 16)) for half in weight.chunk(2))
+        weight = torch.stack([gate.unflatten(0, (-1, 16)), up.unflatten(0, (-1, 16))], 1)
+        weight = weight.flatten(0, 2)
+    weight = F.pad(weight, (0, 0, 0, -len(weight) % 32))
+    if weight.dtype == torch.float32:
+        return weight.unflatten(0, (-1, 32)).transpose(1, 2).contiguous()
+    weight = F.pad(weight, (0, weight.shape[1] % 2))
+    return weight.unflatten(0, (-1, 32)).unflatten(2, (-1, 2)).transpose(1, 2).flip(-1).contiguous()
+
+
+def unpack(packed: Tensor, shape: tuple[int, int], *, pair: bool = False) -> Tensor:
+    if packed.dtype == torch.float32:
+        weight = packed.transpose(1, 2)
+    else:
+        weight = packed.flip(-1).transpose(1, 2).flatten(2)
+    if pair:
+        gate, up = (half.flatten(0, 1) for half in weight.unflatten(1, (2, 16)).unbind(1))
+        weight = torch.cat([gate[: shape[0] // 2], up[: shape[0] // 2]])
+    else:
+        weight = weight.flatten(0, 1)[: shape[0]]
+    return weight[:, : shape[1]].contiguous()
+
+
+def rmsnorm(
+    x: Tensor, weight: Tensor, *, eps: float = 1e-6, dtype: torch.dtype = torch.float64
+) -> Tensor:
+    """In `dtype`; not rounded to x's."""
+    x = x.to(dtype)
+    return x / (x.square().mean(dim=-1, keepdim=True) + eps).sqrt() * weight.to(dtype)
+
+
+def verify_gemm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    norm_weight: Tensor | None = None,
+    eps: float = 1e-6,
+    addend: Tensor | None = None,
+    act: str = "none",
+    residual: Tensor | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> Tensor:
+    """With a plain weight, in `dtype`; only a fused norm is rounded, to x's dtype."""
+    if norm_weight is not None:
+        x = rmsnorm(x, norm_weight, eps=eps, dtype=dtype).to(x.dtype)
+    y = x.to(dtype) @ weight.to(dtype).T
+    for term in (bias, addend):
+        if term is not None:
+            y = y + term.to(dtype)
+    if act == "silu":
+        y = F.silu(y)
+    elif act == "silu_mul":
+        gate, up = y.chunk(2, dim=-1)
+        y = F.silu(gate) * up
+    return y if residual is None else y + residual.to(dtype)
