@@ -15,6 +15,7 @@ DTYPES = [
     torch.int8,
     torch.uint8,
 ]
+MOVING = torch.tensor([[0, 2, 4], [5, -1, -1], [6, 8, 14]])  # of requests of 5, 1 and 9 rows
 LISTS = ("k_caches", "v_caches", "k_scales", "v_scales")
 
 
@@ -229,7 +230,7 @@ def test_many_tasks(device):
 
 @pytest.mark.parametrize("index", [torch.int32, torch.int64])
 def test_any_strides_in_place(device, index):
-    call = make_call(3)
+    call = make_call(3) | {"accepted_rows": MOVING}
     want = changed(call, torch.clone)
     reference.compact_kv(**want)
     got = changed(call, lambda x: x.to(device))
@@ -247,7 +248,7 @@ def test_any_strides_in_place(device, index):
 
 
 def test_combined_and_head_major_caches_are_views(device):
-    call = make_call(4, page_sizes=(4,), layers=1, scales=False)
+    call = make_call(4, page_sizes=(4,), layers=1, scales=False) | {"accepted_rows": MOVING}
     shape = call["k_caches"][0].shape
     combined = torch.zeros(shape[0], 2, shape[2], shape[1], 4, dtype=torch.bfloat16, device=device)
     k, v = (combined[:, i].transpose(1, 2) for i in range(2))
