@@ -37,13 +37,18 @@ struct PageTable {
   int64_t page_size;
   int64_t null_page;  // an entry of this value holds nothing, like one out of range
 
+  // The page that entry `col` of a table row names; -1: there is none.
+  constexpr int64_t page(int64_t state_row, int64_t col) const {
+    if (col < 0 || col >= block_table.num_cols) return -1;
+    const int64_t page = block_table(state_row, col);
+    return page < 0 || page >= num_pages || page == null_page ? -1 : page;
+  }
+
   // The physical slot, page * page_size + offset, of sequence index `seq_idx`; -1: there is none.
   constexpr int64_t slot(int64_t state_row, int64_t seq_idx) const {
     const int64_t idx = seq_idx - (table_start ? table_start[state_row] : 0);
-    if (idx < 0 || idx / page_size >= block_table.num_cols) return -1;
-    const int64_t page = block_table(state_row, idx / page_size);
-    if (page < 0 || page >= num_pages || page == null_page) return -1;
-    return page * page_size + idx % page_size;
+    const int64_t page_idx = idx < 0 ? -1 : page(state_row, idx / page_size);
+    return page_idx < 0 ? -1 : page_idx * page_size + idx % page_size;
   }
 };
 

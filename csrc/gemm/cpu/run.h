@@ -1,5 +1,4 @@
-// A product on a CPU, on torch's threads: x packed once, then every (block, rows) tile handed to an
-// epilogue. For the ops of every family.
+// A product on torch's threads: x packed once, then every (block, rows) tile handed to an epilogue.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>

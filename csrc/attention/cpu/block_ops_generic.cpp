@@ -1,0 +1,7 @@
+#include "attention/cpu/kernels.h"
+
+namespace dflash {
+
+const BlockOps& block_ops() { return block_ops_portable(); }
+
+}  // namespace dflash

@@ -1,0 +1,357 @@
+// tree_attention: softmax(q k) v of packed rows over paged keys and values.
+//
+// An item loads a block of 64 positions once, as floats, and all its (row, query head) pairs use
+// it. Committed keys, and those of chains, lie in the block by position. The rows of a tree share
+// positions: their keys are loaded once per item, and each query row picks its own from them, by
+// position again. So a node, a chain and plain decoding add the same numbers in the same order.
+//
+// Arithmetic: block_impl.h. Reference: python/dflash_ops/reference/attention.py
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "attention/cpu/kernels.h"
+#include "attention/cpu/key_rows.h"
+#include "attention/cpu/merge_tree.h"
+
+namespace dflash {
+namespace {
+
+constexpr int64_t kLeafBlocks = kLeafKeys / kBlockKeys;
+constexpr int64_t kNodeTiles = kMaxNodes / kBlockKeys;
+constexpr int64_t kScoreStride = kBlockKeys + kMaxNodes;  // a block, then the request's nodes
+constexpr int64_t kMaxStates = 6;  // a run has at most 16 leaves: 5 levels, and the leaf at work
+
+int64_t pad(int64_t n) { return (n + kLaneMultiple - 1) / kLaneMultiple * kLaneMultiple; }
+
+// Bit i: position block_begin + i lies in begin .. end - 1.
+uint64_t range_bits(int64_t begin, int64_t end, int64_t block_begin) {
+  const int64_t low = std::clamp<int64_t>(begin - block_begin, 0, kBlockKeys);
+  const int64_t high = std::clamp<int64_t>(end - block_begin, 0, kBlockKeys);
+  return low < high ? ~uint64_t{0} >> (kBlockKeys - (high - low)) << low : 0;
+}
+
+SoftmaxState state_at(float* buffer, int64_t num_pairs) {
+  return {buffer, buffer + num_pairs, buffer + pad(2 * num_pairs)};
+}
+
+struct Scratch {
+  float* q;        // [pairs, Dk]
+  float* k;        // [1 + kNodeTiles, Dk, kBlockKeys]
+  float* v;        // [kScoreStride, out_dim]
+  float* scores;   // [pairs, kScoreStride]
+  float* weights;  // [group, kBlockKeys]
+  float* alpha;    // [pairs]
+  float* states;   // [kMaxStates, result]
+  int64_t end;
+
+  Scratch(float* base, const TreeAttentionParams& p, int64_t pairs, int64_t out_dim,
+          int64_t result) {
+    int64_t used = 0;
+    const auto take = [&](int64_t n) {
+      float* part = base + used;
+      used += pad(n);
+      return part;
+    };
+    q = take(pairs * p.k_dim);
+    k = take((1 + kNodeTiles) * p.k_dim * kBlockKeys);
+    v = take(kScoreStride * out_dim);
+    scores = take(pairs * kScoreStride);
+    weights = take(p.num_heads / p.num_kv_heads * kBlockKeys);
+    alpha = take(pairs);
+    states = take(kMaxStates * result);
+    end = used;
+  }
+};
+
+// What a query row may see.
+struct QueryRow {
+  int64_t window_begin, window_end;  // positions
+  int64_t keys_end;  // end of those that are keys by position: committed ones, and a chain's own
+};
+
+class Item {
+ public:
+  Item(const TreeAttentionParams& p, const AttentionPlan& plan, const BlockOps& ops, int64_t item,
+       float* scratch)
+      : p_(p),
+        ops_(ops),
+        tile_(plan.tile_of(item)),
+        request_(plan.requests[tile_.request]),
+        group_(p.num_heads / p.num_kv_heads),
+        kv_head_((item - tile_.first_item) / tile_.num_runs),
+        num_pairs_(tile_.num_rows * group_),
+        sizes_(attention_sizes(p, plan)),
+        scratch_(scratch, p, plan.max_pairs, sizes_.out_dim, sizes_.result) {
+    const int64_t run = tile_.first_run + (item - tile_.first_item) % tile_.num_runs;
+    first_leaf_ = run * plan.run_leaves;
+    end_leaf_ = first_leaf_ + plan.run_leaves;
+  }
+
+  // The state after the run, in scratch, or with `result` there.
+  SoftmaxState attend(float* result) {
+    load_queries();
+    bound_rows();
+    MergeTree tree(ops_, num_pairs_, sizes_.out_dim);
+    const int64_t first = std::max(first_leaf_, tile_.key_begin / kLeafKeys);
+    const int64_t end = std::min(end_leaf_, (tile_.key_end + kLeafKeys - 1) / kLeafKeys);
+    float* first_buffer = result != nullptr ? result : scratch_.states;
+    const auto buffer = [&](int i) {
+      return state_at(i == 0 ? first_buffer : scratch_.states + i * sizes_.result, num_pairs_);
+    };
+    if (first >= end) clear(buffer(0));
+    for (int64_t leaf = first; leaf < end; ++leaf) {
+      state_ = buffer(tree.make_room(leaf));
+      clear(state_);
+      for (int64_t i = 0; i < kLeafBlocks; ++i) attend_block(leaf * kLeafKeys + i * kBlockKeys);
+      tree.push(state_);
+    }
+    tree.finish();
+    return buffer(0);
+  }
+
+  void write(const SoftmaxState& state) const {
+    write_rows(p_, request_.first_row + tile_.row, tile_.num_rows, kv_head_, sizes_.out_dim, state);
+  }
+
+  int32_t status() const { return status_; }
+
+ private:
+  void clear(const SoftmaxState& state) const {
+    std::fill_n(state.max, num_pairs_, -std::numeric_limits<float>::infinity());
+    std::fill_n(state.sum, num_pairs_, 0.0f);
+    std::fill_n(state.out, num_pairs_ * sizes_.out_dim, 0.0f);
+  }
+
+  void load_queries() {
+    for (int64_t i = 0; i < tile_.num_rows; ++i) {
+      for (int64_t g = 0; g < group_; ++g) {
+        const int64_t at = (request_.first_row + tile_.row + i) * p_.q.strides[0] +
+                           (kv_head_ * group_ + g) * p_.q.strides[1];
+        const void* row = element(p_.q.data, p_.q.dtype, at);
+        ops_.load_rows({&row, nullptr, p_.q.dtype, 1, p_.k_dim},
+                       scratch_.q + (i * group_ + g) * p_.k_dim, p_.k_dim);
+      }
+    }
+  }
+
+  void bound_rows() {
+    constexpr int64_t kUnbounded = std::numeric_limits<int64_t>::max() / 2;
+    for (int64_t i = 0; i < tile_.num_rows; ++i) {
+      const int64_t position = row_position(p_, request_, tile_.row + i);
+      QueryRow& row = rows_[i];
+      row.window_begin = request_.kv_start;
+      if (p_.window_left >= 0) {
+        row.window_begin =
+            std::max(row.window_begin, position - std::min(p_.window_left, kUnbounded));
+      }
+      row.window_end =
+          p_.window_right < 0 ? kUnbounded : position + std::min(p_.window_right, kUnbounded) + 1;
+      const int64_t end = request_.is_tree ? request_.ctx_len
+                          : p_.causal      ? position + 1
+                                           : request_.ctx_len + request_.num_rows;
+      row.keys_end = std::min(end, row.window_end);
+      if (row.window_begin < std::min(row.keys_end, request_.table_begin) ||
+          row.keys_end > std::max(row.window_begin, request_.table_end)) {
+        status_ |= kOutOfRange;  // it may see keys before or after those of the page table
+      }
+    }
+  }
+
+  void attend_block(int64_t block_begin) {
+    const int64_t keys_end =
+        request_.is_tree ? std::min(tile_.key_end, request_.ctx_len) : tile_.key_end;
+    const int64_t begin = std::max(block_begin, tile_.key_begin);
+    const int64_t end = std::min(block_begin + kBlockKeys, keys_end);
+    uint64_t present = 0;
+    if (begin < end) {
+      KeyRows keys{};
+      gather_keys(p_, request_, kv_head_, begin, end, begin - block_begin, keys);
+      load_keys(keys, 0);
+      present = keys.present;
+    }
+    if (request_.is_tree && block_begin + kBlockKeys > request_.ctx_len &&
+        block_begin < tile_.key_end) {
+      attend_nodes(block_begin, present);
+    } else if (begin < end) {
+      attend_positions(block_begin, present);
+    }
+  }
+
+  // Keys, values and scores of the `part`-th 64 columns.
+  void load_keys(const KeyRows& keys, int64_t part) {
+    float* k = scratch_.k + part * p_.k_dim * kBlockKeys;
+    const float* k_scales = p_.k_scale.data == nullptr ? nullptr : keys.k_scales;
+    const float* v_scales = p_.v_scale.data == nullptr ? nullptr : keys.v_scales;
+    ops_.load_transposed({keys.k, k_scales, p_.k_cache.dtype, kBlockKeys, p_.k_dim}, k);
+    ops_.load_rows({keys.v, v_scales, p_.v_cache.dtype, kBlockKeys, p_.v_dim},
+                   scratch_.v + part * kBlockKeys * sizes_.out_dim, sizes_.out_dim);
+    ops_.score(scratch_.q, num_pairs_, p_.k_dim, k, scratch_.scores + part * kBlockKeys,
+               kScoreStride);
+  }
+
+  // The keys of a block by position that query row `i` sees and that are there.
+  uint64_t visible_bits(int64_t i, int64_t block_begin, uint64_t present) {
+    const uint64_t bits = range_bits(rows_[i].window_begin, rows_[i].keys_end, block_begin);
+    const uint64_t in_table = range_bits(request_.table_begin, request_.table_end, block_begin);
+    if ((bits & in_table & ~present) != 0) status_ |= kOutOfRange;
+    return bits & present;
+  }
+
+  void attend_positions(int64_t block_begin, uint64_t present) {
+    for (int64_t i = 0, next; i < tile_.num_rows; i = next) {
+      const uint64_t bits = visible_bits(i, block_begin, present);
+      next = i + 1;
+      while (next < tile_.num_rows && visible_bits(next, block_begin, present) == bits) ++next;
+      if (bits == 0) continue;
+      KeyList keys{};
+      for (uint64_t rest = bits; rest != 0; rest &= rest - 1) {
+        const int offset = std::countr_zero(rest);
+        keys.offset[keys.count] = keys.row[keys.count] = offset;
+        ++keys.count;
+      }
+      attend_pairs(i * group_, (next - i) * group_, scratch_.scores + i * group_ * kScoreStride,
+                   kScoreStride, keys);
+    }
+  }
+
+  void attend_pairs(int64_t first, int64_t count, float* scores, int64_t stride,
+                    const KeyList& keys) {
+    int32_t visible[kBlockKeys] = {};
+    for (int32_t i = 0; i < keys.count; ++i) visible[keys.offset[i]] = -1;
+    const bool is_full = keys.count == kBlockKeys;
+    const SoftmaxBlock block{
+        scores, stride, is_full ? nullptr : visible, count, p_.scale, p_.softcap, scratch_.alpha};
+    const SoftmaxState state{state_.max + first, state_.sum + first,
+                             state_.out + first * sizes_.out_dim};
+    ops_.softmax(block, state);
+    ops_.accumulate(block, keys, scratch_.v, state.out, sizes_.out_dim);
+  }
+
+  void load_nodes() {
+    if (nodes_loaded_) return;
+    nodes_loaded_ = true;
+    for (int64_t j = 0; j < request_.num_rows; j += kBlockKeys) {
+      KeyRows keys{};
+      const int64_t begin = request_.ctx_len + j;
+      const int64_t end = request_.ctx_len + std::min(j + kBlockKeys, request_.num_rows);
+      gather_keys(p_, request_, kv_head_, begin, end, 0, keys);
+      load_keys(keys, 1 + j / kBlockKeys);
+      node_present_[j / kBlockKeys] = keys.present;
+    }
+    for (int64_t j = 0; j < request_.num_rows; ++j) {
+      node_positions_[j] = row_position(p_, request_, j);
+    }
+  }
+
+  bool mask_allows(int64_t i, int64_t node) const {
+    if (node / 32 >= p_.mask_bits.num_cols) return false;
+    const int64_t word = p_.mask_bits(request_.first_row + tile_.row + i, node / 32);
+    return (word >> (node % 32) & 1) != 0;
+  }
+
+  // Which of the loaded keys stands at each position of the block, for query row `i`.
+  KeyList node_keys(int64_t i, int64_t block_begin, uint64_t present) {
+    int32_t source[kBlockKeys];
+    const uint64_t committed = visible_bits(i, block_begin, present);
+    for (int offset = 0; offset < kBlockKeys; ++offset) {
+      source[offset] = (committed >> offset & 1) != 0 ? offset : -1;
+    }
+    const int64_t begin = std::max(block_begin, rows_[i].window_begin);
+    const int64_t end = std::min(block_begin + kBlockKeys, rows_[i].window_end);
+    for (int64_t j = 0; j < request_.num_rows; ++j) {
+      const int64_t position = node_positions_[j];
+      if (position < begin || position >= end || !mask_allows(i, j)) continue;
+      if ((node_present_[j / kBlockKeys] >> (j % kBlockKeys) & 1) == 0) {
+        status_ |= kOutOfRange;
+        continue;
+      }
+      int32_t& at = source[position - block_begin];
+      if (at >= 0) status_ |= kBadTree;  // two rows at one position: the later stays
+      at = static_cast<int32_t>(kBlockKeys + j);
+    }
+    KeyList keys{};
+    for (int offset = 0; offset < kBlockKeys; ++offset) {
+      if (source[offset] < 0) continue;
+      keys.offset[keys.count] = offset;
+      keys.row[keys.count] = source[offset];
+      ++keys.count;
+    }
+    return keys;
+  }
+
+  void attend_nodes(int64_t block_begin, uint64_t present) {
+    load_nodes();
+    for (int64_t i = 0; i < tile_.num_rows; ++i) {
+      const KeyList keys = node_keys(i, block_begin, present);
+      if (keys.count == 0) continue;
+      std::fill_n(scratch_.weights, group_ * kBlockKeys, 0.0f);
+      for (int64_t g = 0; g < group_; ++g) {
+        const float* scores = scratch_.scores + (i * group_ + g) * kScoreStride;
+        for (int32_t n = 0; n < keys.count; ++n) {
+          scratch_.weights[g * kBlockKeys + keys.offset[n]] = scores[keys.row[n]];
+        }
+      }
+      attend_pairs(i * group_, group_, scratch_.weights, kBlockKeys, keys);
+    }
+  }
+
+  const TreeAttentionParams& p_;
+  const BlockOps& ops_;
+  const AttentionTile& tile_;
+  const AttentionRequest& request_;
+  const int64_t group_, kv_head_, num_pairs_;
+  const AttentionSizes sizes_;
+  const Scratch scratch_;
+  int64_t first_leaf_, end_leaf_;
+  SoftmaxState state_{};  // of the leaf at work
+  QueryRow rows_[kMaxTileRows];
+  int64_t node_positions_[kMaxNodes];
+  uint64_t node_present_[kNodeTiles] = {};
+  bool nodes_loaded_ = false;
+  int32_t status_ = 0;
+};
+
+}  // namespace
+
+AttentionSizes attention_sizes(const TreeAttentionParams& p, const AttentionPlan& plan) {
+  AttentionSizes sizes{};
+  sizes.out_dim = pad(p.v_dim);
+  sizes.result = pad(2 * plan.max_pairs) + plan.max_pairs * sizes.out_dim;
+  sizes.scratch = Scratch(nullptr, p, plan.max_pairs, sizes.out_dim, sizes.result).end;
+  return sizes;
+}
+
+int32_t tree_attention_item(const TreeAttentionParams& p, const AttentionPlan& plan,
+                            const BlockOps& ops, int64_t item, float* scratch, float* results) {
+  Item work(p, plan, ops, item, scratch);
+  if (plan.tile_of(item).num_runs == 1) {
+    work.write(work.attend(nullptr));
+  } else {
+    work.attend(results + item * attention_sizes(p, plan).result);
+  }
+  return work.status();
+}
+
+void tree_attention_merge(const TreeAttentionParams& p, const AttentionPlan& plan,
+                          const BlockOps& ops, int64_t tile_idx, int64_t kv_head, float* results) {
+  const AttentionTile& tile = plan.tiles[tile_idx];
+  if (tile.num_runs == 1) return;
+  const int64_t group = p.num_heads / p.num_kv_heads, num_pairs = tile.num_rows * group;
+  const AttentionSizes sizes = attention_sizes(p, plan);
+  const int64_t first_item = tile.first_item + kv_head * tile.num_runs;
+  const auto state = [&](int64_t i) {
+    return state_at(results + (first_item + i) * sizes.result, num_pairs);
+  };
+  MergeTree tree(ops, num_pairs, sizes.out_dim);
+  for (int64_t i = 0; i < tile.num_runs; ++i) {
+    tree.make_room(tile.first_run + i);
+    tree.push(state(i));
+  }
+  tree.finish();
+  write_rows(p, plan.requests[tile.request].first_row + tile.row, tile.num_rows, kv_head,
+             sizes.out_dim, state(0));
+}
+
+}  // namespace dflash
