@@ -1,12 +1,15 @@
 // Plain to packed weights and back.
-#include "common/dispatch.h"
+#include <algorithm>
+
 #include "gemm/cpu/kernels.h"
 
 namespace dflash {
 
 static constexpr int kBlock = GemmWeight::kBlock;
 
-// Calls with_word(k, i) for the 16-bit element k of a block's packed row, i being its index / lane.
+static constexpr int64_t kPiece = 128;  // k at a time: 32 rows of them stay in the nearest cache
+
+// Index of a 16-bit element in its block.
 static constexpr int64_t packed_index(int64_t k, int lane) {
   return (k / 2 * kBlock + lane) * 2 + (k % 2 == 0 ? 1 : 0);
 }
@@ -42,26 +45,34 @@ static void pack_floats(const GemmWeight& plain, int64_t block, int64_t first_k,
 
 void pack_block(const GemmWeight& plain, int64_t block, int64_t first_k, int64_t num_k,
                 void* packed) {
-  if (plain.dtype == DType::kF32) {
-    pack_floats(plain, block, first_k, num_k, static_cast<float*>(packed));
-  } else {
-    pack_words(plain, block, first_k, num_k, static_cast<uint32_t*>(packed));
+  for (int64_t k = 0; k < num_k; k += kPiece) {
+    const int64_t count = std::min(kPiece, num_k - k);
+    if (plain.dtype == DType::kF32) {
+      pack_floats(plain, block, first_k + k, count, static_cast<float*>(packed) + k * kBlock);
+    } else {
+      auto* words = static_cast<uint32_t*>(packed) + k / 2 * kBlock;
+      pack_words(plain, block, first_k + k, count, words);
+    }
   }
 }
 
 void unpack_block(const UnpackParams& p, int64_t block) {
   const GemmWeight& w = p.packed;
   const char* from = static_cast<const char*>(w.data) + block * w.block_bytes();
-  for (int lane = 0; lane < kBlock; ++lane) {
-    const int64_t row = w.row_at(block, lane);
-    if (row < 0) continue;
-    for (int64_t k = 0; k < w.depth; ++k) {
-      const int64_t at = k * p.out.strides[1];
+  const int64_t stride = p.out.strides[1];
+  for (int64_t first = 0; first < w.depth; first += kPiece) {
+    const int64_t last = std::min(first + kPiece, w.depth);
+    for (int lane = 0; lane < kBlock; ++lane) {
+      const int64_t row = w.row_at(block, lane);
+      if (row < 0) continue;
       if (w.dtype == DType::kF32) {
-        p.out.at<float>(row)[at] = reinterpret_cast<const float*>(from)[k * kBlock + lane];
+        const auto* floats = reinterpret_cast<const float*>(from) + lane;
+        float* to = p.out.at<float>(row);
+        for (int64_t k = first; k < last; ++k) to[k * stride] = floats[k * kBlock];
       } else {
         const auto* halves = reinterpret_cast<const uint16_t*>(from);
-        p.out.at<uint16_t>(row)[at] = halves[packed_index(k, lane)];
+        uint16_t* to = p.out.at<uint16_t>(row);
+        for (int64_t k = first; k < last; ++k) to[k * stride] = halves[packed_index(k, lane)];
       }
     }
   }
