@@ -4,12 +4,14 @@ import torch
 from case import Case
 from torch import Tensor
 
-from dflash_ops import rope_append_kv
+from dflash_ops import compact_kv, rope_append_kv
 
 
 def cases(device: torch.device) -> Iterator[Case]:
     for rows in (1, 16, 256, 2048):
         yield rope_append_kv_chain(device, rows)
+    for batch in (1, 16):
+        yield compact_kv_trees(device, batch)
 
 
 def rope_append_kv_chain(device: torch.device, rows: int) -> Case:
@@ -61,3 +63,39 @@ def eager_rope_append(
     k_cache.flatten(0, 1)[positions] = turned(k)
     v_cache.flatten(0, 1)[positions] = v
     return turned(q)
+
+
+def compact_kv_trees(device: torch.device, batch: int) -> Case:
+    """36 layers of Qwen3-4B, trees of 32 rows of which every fourth stays; 7 rows move."""
+    layers, page_size, rows, path = 36, 16, 32, 8
+    g = torch.Generator().manual_seed(0)
+    shape = batch * rows // page_size, page_size, 8, 128
+    caches = [[torch.randn(shape, generator=g).bfloat16().to(device) for _ in range(layers)]] * 2
+    first = torch.arange(batch)[:, None] * rows
+    accepted = (first + torch.arange(path) * (rows // path)).to(device)
+    target = (first + torch.arange(path)).flatten().to(device)
+    source = accepted.flatten()
+    options = {
+        "block_tables": [torch.arange(shape[0], device=device).reshape(batch, -1)],
+        "accepted_rows": accepted,
+        "cu_rows": torch.arange(0, batch * rows + 1, rows, device=device),
+        "ctx_lens": torch.zeros(batch, dtype=torch.int64, device=device),
+    }
+
+    def eager() -> list[Tensor]:
+        for cache in (*caches[0], *caches[1]):
+            slots = cache.flatten(0, 1)
+            slots[target] = slots[source]
+        return []
+
+    def ours() -> list[Tensor]:
+        compact_kv(*caches, **options)
+        return []
+
+    return Case(
+        op="compact_kv",
+        name=f"B={batch}, 36 layers, heads 8, dim 128, bf16, 7 of 32 rows move",
+        ours=ours,
+        peers={"eager index_put": eager},
+        bytes_moved=2 * 2 * layers * batch * (path - 1) * 8 * 128 * 2,
+    )

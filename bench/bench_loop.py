@@ -4,12 +4,14 @@ import torch
 from case import Case
 from torch import Tensor
 
-from dflash_ops import commit
+from dflash_ops import commit, prepare_block
 
 
 def cases(device: torch.device) -> Iterator[Case]:
     for batch in (1, 64, 256):
         yield commit_chain(device, batch, 16)
+    for batch in (1, 64, 256):
+        yield prepare_block_of_16(device, batch)
 
 
 def commit_chain(device: torch.device, batch: int, size: int) -> Case:
@@ -62,3 +64,28 @@ def eager_commit(
     lengths += kept
     ctx_lens += kept
     return kept
+
+
+def prepare_block_of_16(device: torch.device, batch: int) -> Case:
+    """Blocks of 16 at random places of a context of 4096, pages of 16."""
+    g = torch.Generator().manual_seed(0)
+    size, page_size, capacity = 16, 16, 4096
+    tokens = torch.randint(248_000, (batch, capacity), generator=g).to(device)
+    ctx_lens = torch.randint(capacity - size, (batch,), generator=g).to(device)
+    table = torch.randperm(batch * capacity // page_size, generator=g).reshape(batch, -1).to(device)
+    options = {"max_block": size, "mask_id": 248_070, "page_size": page_size}
+
+    def eager() -> tuple[Tensor, ...]:
+        positions = ctx_lens[:, None] + torch.arange(size, device=device)
+        ids = torch.full_like(positions, 248_070)
+        ids[:, 0] = tokens.gather(1, ctx_lens[:, None])[:, 0]
+        slots = table.gather(1, positions // page_size) * page_size + positions % page_size
+        return ids, positions, slots
+
+    return Case(
+        op="prepare_block",
+        name=f"B={batch}, block of 16",
+        ours=lambda: prepare_block(tokens, ctx_lens, table, num_pages=table.numel(), **options)[:3],
+        peers={"eager": eager},
+        bytes_moved=8 * batch * (4 * size + 6),
+    )

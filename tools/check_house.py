@@ -52,6 +52,8 @@ def parts_of_op(op: str, files: dict[str, str]) -> dict[str, bool]:
     def in_any(pattern: str, folder: str) -> bool:
         return any(name.startswith(folder) and re.search(pattern, t) for name, t in files.items())
 
+    if not re.search(rf'"{op}\((?:[^"]|"\s*")*?Tensor', files["csrc/ops.cpp"]):  # a fact, no kernel
+        return {"test": in_any(rf"\b{op}\b", "tests/")}
     return {
         "out overload": bool(re.search(rf'"{op}\.out\(', files["csrc/ops.cpp"]))
         or not re.search(rf'"{op}\((?:[^"]|"\s*")*-> \(?Tensor', files["csrc/ops.cpp"]),

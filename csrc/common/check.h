@@ -82,6 +82,12 @@ struct Checks {
       }
       fail(name, " must be ", wanted, ", got ", dtype_name(t.scalar_type()));
     }
+    any_tensor(name, t, dims, shape);
+  }
+
+  // The same for a tensor of any dtype, whose bytes alone matter.
+  void any_tensor(const char* name, const Tensor& t, const char* dims,
+                  IntHeaderOnlyArrayRef shape) const {
     const auto fits = [](int64_t got, int64_t want) { return want == -1 || got == want; };
     if (!std::ranges::equal(t.sizes(), shape, fits)) {
       fail(name, " must have shape ", dims, " = ", shape_name(shape), ", got ",

@@ -1,6 +1,7 @@
 // What every backend of the kv ops receives: no torch, no CUDA.
 #pragma once
 
+#include "common/paged.h"
 #include "common/views.h"
 
 namespace dflash {
@@ -53,5 +54,35 @@ struct RopeAppendKvParams {
 // Rows are dealt to this many lanes by their slot, and a lane takes its rows in ascending order: so
 // of two rows on one slot the higher stays, whoever runs the lanes.
 inline constexpr int64_t kNumRowLanes = 64;
+
+// The rows of a paged tensor as bytes, whatever they mean: `num_pieces` runs of `piece_bytes`.
+struct PagedBytes {
+  char* data;  // null: the argument is absent
+  int64_t page_stride;
+  int64_t offset_stride;
+  int64_t piece_stride;
+  int64_t num_pieces;
+  int64_t piece_bytes;
+};
+
+// Keys, values and their scales; a row of each moves with the others.
+struct PagedLayer {
+  PagedBytes tensors[4];
+  int64_t group;
+};
+
+struct CompactKvParams {
+  const PagedLayer* layers;  // [num_layers]
+  const PageTable* groups;   // [num_groups]
+  IndexTable accepted_rows;  // [B, P]   packed rows of the anchor and the accepted drafts, then -1
+  IndexView cu_rows;         // [B + 1]
+  IndexView num_kept;        // [B]?     absent: all that are not -1
+  RequestRows requests;
+  Lengths lengths;    // as they were when the rows were stored
+  StatusView status;  // [B]?
+  int64_t num_layers;
+  int64_t num_groups;
+  int64_t num_requests;  // B
+};
 
 }  // namespace dflash

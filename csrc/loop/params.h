@@ -39,4 +39,28 @@ struct CommitParams {
   IndexOut num_kept;  // [B]
 };
 
+struct PrepareBlockParams {
+  IndexTable tokens;   // [R, capacity]
+  IndexView ctx_lens;  // [R]      keys in the cache: the sequence index of the anchor
+  PageTable pages;
+  RequestRows requests;
+  IndexView block_lens;  // [B]?     rows of the block, anchor included; absent: max_block
+  StatusView status;     // [B]?
+  int64_t num_requests;  // B
+  int64_t max_block;
+  int64_t mask_id;
+  bool samples_from_anchor;  // the anchor's row drafts, too: a row drafts the token after it
+
+  IndexOut ids;         // [B, max_block]  padding: mask_id
+  IndexOut positions;   // [B, max_block]  padding: -1
+  IndexOut slots;       // [B, max_block]
+  IndexOut draft_rows;  // [B, max_drafts] row of [B * max_block] that drafts; padding: -1
+  IndexOut num_drafts;  // [B]
+};
+
+// Drafts of a block of `num_rows` rows, at most.
+constexpr int64_t drafts_of_block(int64_t num_rows, bool samples_from_anchor) {
+  return num_rows - (samples_from_anchor || num_rows == 0 ? 0 : 1);
+}
+
 }  // namespace dflash

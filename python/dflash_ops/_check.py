@@ -32,6 +32,10 @@ class Checks:
         if tensor.dtype not in dtypes:
             wanted = " or ".join(_dtype_name(dtype) for dtype in dtypes)
             raise TypeError(f"{self.op}: {name} must be {wanted}, got {_dtype_name(tensor.dtype)}")
+        self.any_tensor(name, tensor, dims, *shape)
+
+    def any_tensor(self, name: str, tensor: Tensor, dims: str, *shape: int) -> None:
+        """The same for a tensor of any dtype, whose bytes alone matter."""
         if tensor.dim() != len(shape) or any(
             want not in (-1, got) for want, got in zip(shape, tensor.shape, strict=True)
         ):

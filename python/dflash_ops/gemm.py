@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ._check import FLOATS, Checks, _dtype_name, _shape_name
 
@@ -9,15 +10,7 @@ BLOCK = 32
 """Outputs in one block of a packed weight."""
 
 
-def cpu_isa() -> str:
-    """Name the instruction set of the CPU kernels.
-
-    The newest of portable, avx2, avx512 and avx512bf16 that the machine has, unless the
-    environment variable DFLASH_CPU_ISA names another. All of them give the same bits.
-    """
-    return torch.ops.dflash.cpu_isa()
-
-
+@torch.compiler.assume_constant_result
 def workspace_bytes(
     op: str,
     device: str | torch.device,
@@ -346,3 +339,9 @@ def _(
 @torch.library.register_fake("dflash::verify_gemm.out")
 def _(*args, **kwargs):
     return None
+
+
+@torch.library.register_fake("dflash::workspace_bytes")
+def _(op, device, **bounds):
+    with _disable_current_modes():  # there is nothing to fake
+        return torch.ops.dflash.workspace_bytes(op, device, **bounds)

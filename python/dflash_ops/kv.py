@@ -1,5 +1,7 @@
 """Paged keys and values: rows into pages, and between them."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -149,5 +151,136 @@ def _(q, *args, **kwargs):
 
 
 @torch.library.register_fake("dflash::rope_append_kv.out")
+def _(*args, **kwargs):
+    return None
+
+
+def compact_kv(
+    k_caches: Sequence[Tensor],
+    v_caches: Sequence[Tensor],
+    *,
+    block_tables: Sequence[Tensor],
+    layer_groups: Sequence[int] | None = None,
+    accepted_rows: Tensor,
+    cu_rows: Tensor,
+    num_kept: Tensor | None = None,
+    ctx_lens: Tensor | None = None,
+    kv_lens: Tensor | None = None,
+    req_rows: Tensor | None = None,
+    table_starts: Sequence[Tensor] | None = None,
+    k_scales: Sequence[Tensor] | None = None,
+    v_scales: Sequence[Tensor] | None = None,
+    null_page: int = -1,
+    status: Tensor | None = None,
+) -> None:
+    """Move the cached rows of every accepted path to contiguous slots, in place, in every layer.
+
+    Entry j of request b's path stands at sequence index
+    ``ctx_len + accepted_rows[b, j] - cu_rows[b]`` and goes to that of entry 0, plus j. Rows move as
+    bytes, with their scales. A chain's rows are where they belong: nothing moves.
+
+    Args:
+        k_caches: one ``[num_pages, page_size, Hkv, Dk]`` per layer, any dtype, last dimension
+            contiguous. Written.
+        v_caches: likewise, or none at all (caches that hold both in one). Written.
+        block_tables: one ``[R, max_pages]`` int per layer group: page of each run of ``page_size``
+            sequence indices. The pages of the path belong to this request alone.
+        layer_groups: group of each layer; layers of a group have equal pages. Default: all 0.
+        accepted_rows: ``[B, P]`` int, packed rows of the anchor and the accepted drafts, rising,
+            then -1.
+        cu_rows: ``[B + 1]`` int, rows of request b: ``cu_rows[b] .. cu_rows[b + 1]``.
+        num_kept: ``[B]`` int, entries that count. Default: all that are not -1.
+        ctx_lens: ``[R]`` int, keys before this step's rows: the lengths as they were when the rows
+            were stored, not as ``commit`` left them. Either this or kv_lens.
+        kv_lens: ``[R]`` int, keys including this step's rows.
+        req_rows: ``[B]`` int, state row of request b; -1: padded. Default: the same numbers.
+        table_starts: one ``[R]`` int per group, sequence index of the table row's first entry.
+        k_scales: one ``[num_pages, page_size, Hkv]`` fp32 per layer. Written. Scales of a head or a
+            cache do not move.
+        v_scales: likewise.
+        null_page: a table entry that holds nothing.
+        status: ``[B]`` int32, :class:`Status` bits are OR-ed in. The request is left untouched if
+            BAD_TREE: its path does not rise strictly; or OUT_OF_RANGE: a row, state row, page or
+            count that does not exist in one of the groups.
+
+    int is int32 or int64, any strides.
+
+    Raises:
+        TypeError: a dtype is not as above.
+        ValueError: a shape, length, stride or device is not as above.
+
+    Reference: :func:`dflash_ops.reference.compact_kv`. Exact: bytes are moved.
+    """
+    checks = Checks("compact_kv", accepted_rows)
+    checks.index("accepted_rows", accepted_rows, "[B, P]", -1, -1)
+    batch = len(accepted_rows)
+    checks.index("cu_rows", cu_rows, "[B + 1]", batch + 1)
+    checks.index("num_kept", num_kept, "[B]", batch)
+    checks.at_least("len(block_tables)", len(block_tables), 1)
+    layers, groups = len(k_caches), len(block_tables)
+    for name, values, length in (
+        ("v_caches", v_caches or None, layers),
+        ("layer_groups", layer_groups, layers),
+        ("table_starts", table_starts, groups),
+        ("k_scales", k_scales, layers),
+        ("v_scales", v_scales, layers),
+    ):
+        if values is not None and len(values) != length:
+            raise ValueError(f"compact_kv: len({name}) must be {length}, got {len(values)}")
+    state_rows = len(block_tables[0]) if block_tables[0].dim() > 0 else -1
+    for g, table in enumerate(block_tables):
+        checks.index(f"block_tables[{g}]", table, "[R, max_pages]", state_rows, -1)
+        if table_starts is not None:
+            checks.index(f"table_starts[{g}]", table_starts[g], "[R]", state_rows)
+    if (ctx_lens is None) == (kv_lens is None):
+        got = "neither" if ctx_lens is None else "both"
+        raise ValueError(f"compact_kv: one of ctx_lens and kv_lens must be given, got {got}")
+    checks.index("ctx_lens", ctx_lens, "[R]", state_rows)
+    checks.index("kv_lens", kv_lens, "[R]", state_rows)
+    checks.index("req_rows", req_rows, "[B]", batch)
+    checks.tensor("status", status, (torch.int32,), "[B]", batch)
+    pages: dict[int, tuple[int, int]] = {}
+    for i, k_cache in enumerate(k_caches):
+        group = 0 if layer_groups is None else layer_groups[i]
+        checks.at_least(f"layer_groups[{i}]", group, 0)
+        if group >= groups:
+            raise ValueError(
+                f"compact_kv: layer_groups[{i}] must be below len(block_tables) = {groups}, "
+                f"got {group}"
+            )
+        wanted = pages.get(group, (-1, -1))
+        dims = "[num_pages, page_size, Hkv, Dk]"
+        checks.any_tensor(f"k_caches[{i}]", k_cache, dims, *wanted, -1, -1)
+        checks.last_contiguous(f"k_caches[{i}]", k_cache)
+        wanted = pages[group] = (k_cache.shape[0], k_cache.shape[1])
+        if v_caches:
+            dims = "[num_pages, page_size, Hkv, Dv]"
+            checks.any_tensor(f"v_caches[{i}]", v_caches[i], dims, *wanted, -1, -1)
+            checks.last_contiguous(f"v_caches[{i}]", v_caches[i])
+        for name, scales in (("k_scales", k_scales), ("v_scales", v_scales)):
+            if scales is not None:
+                dims = "[num_pages, page_size, Hkv]"
+                checks.tensor(f"{name}[{i}]", scales[i], (torch.float32,), dims, *wanted, -1)
+
+    torch.ops.dflash.compact_kv(
+        k_caches,
+        v_caches,
+        block_tables=block_tables,
+        layer_groups=layer_groups,
+        accepted_rows=accepted_rows,
+        cu_rows=cu_rows,
+        num_kept=num_kept,
+        ctx_lens=ctx_lens,
+        kv_lens=kv_lens,
+        req_rows=req_rows,
+        table_starts=table_starts,
+        k_scales=k_scales,
+        v_scales=v_scales,
+        null_page=null_page,
+        status=status,
+    )
+
+
+@torch.library.register_fake("dflash::compact_kv")
 def _(*args, **kwargs):
     return None

@@ -1,5 +1,7 @@
 """From one step to the next, without the host."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -101,5 +103,128 @@ def _(tokens, lengths, ctx_lens, finished, emitted, *args, **kwargs):
 
 
 @torch.library.register_fake("dflash::commit.out")
+def _(*args, **kwargs):
+    return None
+
+
+class Block(NamedTuple):
+    """A drafter's input for B requests; int64."""
+
+    ids: Tensor
+    """``[B, max_block]`` the anchor, then ``mask_id``, also where there is no row."""
+    positions: Tensor
+    """``[B, max_block]`` sequence index of each row; -1: no row."""
+    slots: Tensor
+    """``[B, max_block]`` where the row's keys go; -1: no row."""
+    draft_rows: Tensor
+    """``[B, max_drafts]`` rows, of the ``B * max_block``, that draft a token; then -1."""
+    num_drafts: Tensor
+    """``[B]``"""
+
+
+def prepare_block(
+    tokens: Tensor,
+    ctx_lens: Tensor,
+    block_table: Tensor,
+    *,
+    req_rows: Tensor | None = None,
+    table_start: Tensor | None = None,
+    block_lens: Tensor | None = None,
+    max_block: int,
+    mask_id: int,
+    page_size: int,
+    num_pages: int,
+    sample_from_anchor: bool = False,
+    null_page: int = -1,
+    status: Tensor | None = None,
+    out: Block | None = None,
+) -> Block:
+    """Build the block that a parallel drafter fills in: the anchor, then masks.
+
+    The anchor is the token whose keys come next, ``tokens[r, ctx_lens[r]]``; row i of the block
+    stands at sequence index ``ctx_lens[r] + i``. A DFlash row drafts the token at its own index, so
+    the anchor's row drafts none; with ``sample_from_anchor`` (DSpark) every row drafts the token
+    after it. Either way draft j is the token at ``ctx_lens[r] + 1 + j``.
+
+    Args:
+        tokens: ``[R, capacity]`` int, each request's prompt and output.
+        ctx_lens: ``[R]`` int, keys in the cache.
+        block_table: ``[R, max_pages]`` int, the drafter's pages.
+        req_rows: ``[B]`` int, state row of request b; -1: padded. Default: the same numbers, B = R.
+        table_start: ``[R]`` int, sequence index of the table row's first entry. Default: 0.
+        block_lens: ``[B]`` int, rows of the block, anchor included; 0: none. Default: max_block.
+        max_block: most rows of a block.
+        mask_id: token of the rows after the anchor, and of padding: ids can always be embedded.
+        page_size: rows of a page.
+        num_pages: pages of the cache.
+        sample_from_anchor: which rows draft.
+        null_page: a table entry that holds nothing.
+        status: ``[B]`` int32, :class:`Status` bits are OR-ed in. OUT_OF_RANGE: a state row or
+            length that does not exist: no block; or a row without a page: the block ends before
+            it. BAD_DRAFT_ID: the anchor is negative: no block. BOUND_TOO_SMALL: ``max_block`` cut
+            the block.
+        out: int tensors to write into.
+
+    int is int32 or int64. Every tensor may have any strides.
+
+    Returns:
+        A :class:`Block`; ``out`` if given. ``max_drafts`` is ``max_block - 1``, or ``max_block``
+        with ``sample_from_anchor``.
+
+    Raises:
+        TypeError: a dtype is not as above.
+        ValueError: a shape, device or bound is not as above.
+
+    Reference: :func:`dflash_ops.reference.prepare_block`. Exact: results are equal, not close.
+    """
+    checks = Checks("prepare_block", tokens)
+    checks.index("tokens", tokens, "[R, capacity]", -1, -1)
+    state_rows = len(tokens)
+    checks.index("ctx_lens", ctx_lens, "[R]", state_rows)
+    checks.index("block_table", block_table, "[R, max_pages]", state_rows, -1)
+    checks.index("table_start", table_start, "[R]", state_rows)
+    checks.index("req_rows", req_rows, "[B]", -1)
+    batch = state_rows if req_rows is None else len(req_rows)
+    checks.index("block_lens", block_lens, "[B]", batch)
+    checks.at_least("max_block", max_block, 1)
+    checks.at_least("mask_id", mask_id, 0)
+    checks.at_least("page_size", page_size, 1)
+    checks.at_least("num_pages", num_pages, 0)
+    checks.tensor("status", status, (torch.int32,), "[B]", batch)
+
+    args = (tokens, ctx_lens, block_table)
+    options = {
+        "req_rows": req_rows,
+        "table_start": table_start,
+        "block_lens": block_lens,
+        "max_block": max_block,
+        "mask_id": mask_id,
+        "page_size": page_size,
+        "num_pages": num_pages,
+        "sample_from_anchor": sample_from_anchor,
+        "null_page": null_page,
+        "status": status,
+    }
+    if out is None:
+        return Block(*torch.ops.dflash.prepare_block(*args, **options))
+    for name in ("ids", "positions", "slots"):
+        checks.index(name, getattr(out, name), "[B, max_block]", batch, max_block)
+    max_drafts = max_block - (0 if sample_from_anchor else 1)
+    checks.index("draft_rows", out.draft_rows, "[B, max_drafts]", batch, max_drafts)
+    checks.index("num_drafts", out.num_drafts, "[B]", batch)
+    torch.ops.dflash.prepare_block.out(*args, **options, **out._asdict())
+    return out
+
+
+@torch.library.register_fake("dflash::prepare_block")
+def _(tokens, ctx_lens, block_table, *, req_rows=None, max_block, sample_from_anchor=False, **_):
+    batch = (tokens if req_rows is None else req_rows).shape[0]
+    rows = batch, max_block
+    drafts = batch, max_block - (0 if sample_from_anchor else 1)
+    shapes = rows, rows, rows, drafts, (batch,)
+    return tuple(tokens.new_empty(shape, dtype=torch.int64) for shape in shapes)
+
+
+@torch.library.register_fake("dflash::prepare_block.out")
 def _(*args, **kwargs):
     return None

@@ -17,7 +17,7 @@ from sequences import (
     same_bits,
 )
 
-from dflash_ops import tree_attention
+from dflash_ops import cpu_isa, cpu_isas, pin_cpu_isa, tree_attention
 
 OPTIONS = [{}, {"window_left": 70}, {"softcap": 2.0, "window_left": 600}]
 
@@ -123,12 +123,12 @@ def test_instruction_sets_change_no_bit(dtype, dims):
     requests = [(530, 9, False), (40, 30, True), (3, 1, False)]
     call = make_call(requests, (7, 1), dims, **cache_dtype)
     call |= {"softcap": 5.0, "window_left": 520, "sinks": torch.ones(7)}
-    in_use = torch.ops.dflash.cpu_isa()
+    in_use = cpu_isa()
     results = []
     try:
-        for isa in torch.ops.dflash.cpu_isas().split(", "):
-            torch.ops.dflash.cpu_isa(isa)
+        for isa in cpu_isas():
+            pin_cpu_isa(isa)
             results.append(tree_attention(**call))
     finally:
-        torch.ops.dflash.cpu_isa(in_use)
+        pin_cpu_isa(in_use)
     assert all(same_bits(result, results[0]) for result in results)

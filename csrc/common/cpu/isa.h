@@ -10,11 +10,11 @@ namespace dflash {
 enum class Isa : int32_t { kPortable, kAvx2, kAvx512, kAvx512Bf16 };  // each contains the former
 
 // The newest that this machine has, unless DFLASH_CPU_ISA or pin_cpu_isa names another.
-// Throws if DFLASH_CPU_ISA names none that it has.
+// Throws std::runtime_error if DFLASH_CPU_ISA names none that it has.
 Isa cpu_isa();
 
-void pin_cpu_isa(std::string_view name);  // throws like cpu_isa
-std::string isa_name(Isa isa);
+bool pin_cpu_isa(std::string_view name);  // false: this machine has none of that name
+const char* isa_name(Isa isa);
 std::string isa_names();  // those that this machine has, oldest first, with ", " between
 
 // Of the file for this architecture (isa_x86.cpp, isa_generic.cpp).

@@ -36,7 +36,7 @@ struct Avx512 {
     if constexpr (kDType == DType::kF16) return halves(w);
     return _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
   }
-  static void prefetch(const char* p) { _mm_prefetch(p, _MM_HINT_T0); }
+  static void prefetch(const char* p) { _mm_prefetch(p, _MM_HINT_T1); }
 };
 
 }  // namespace

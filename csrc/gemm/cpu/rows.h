@@ -82,6 +82,7 @@ void store_floats(const ArrayOut<2>& out, int64_t row, int64_t first, int64_t co
     using T = typename decltype(type)::type;
     const int64_t stride = out.strides[1];
     T* to = out.at<T>(row) + first * stride;
+    __builtin_prefetch(to + count * stride, 1);  // where the row goes on in the next block
     if (stride == 1) {
       for (int64_t i = 0; i < count; ++i) to[i] = from_float<T>(values[i]);
     } else {
@@ -112,6 +113,7 @@ void add_floats(const ArrayView<2>& view, int64_t row, int64_t first, int64_t co
   (void)with_dtype<float, BF16, F16>(view.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     const T* from = view.at<T>(row) + first;
+    __builtin_prefetch(from + count);  // where the row goes on in the next block
     for (int64_t i = 0; i < count; ++i) values[i] += to_float(from[i]);
   });
 }

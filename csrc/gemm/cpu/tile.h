@@ -56,6 +56,7 @@ void pair_tile(const TileArgs& t) {
     }
     for (int64_t i = 0; i < num_pairs; ++i, words += kBlock, ahead += t.ahead_step) {
       V::prefetch(ahead);
+      V::prefetch(ahead + t.ahead_step / 2);
       if constexpr (has_words<V>(kDType)) {
         _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
           const auto x = V::set1_word(reinterpret_cast<const uint32_t*>(rows[r]) + i);
@@ -148,22 +149,23 @@ constexpr std::array<TileFunction, V::kMaxRows> tiles(std::index_sequence<kRowsM
   return {tile<V, kDType, kRowsMinus1 + 1>...};
 }
 
-// All rows of the call meet a chunk while it is in the nearest caches. The passes over the chunk
-// share the work of fetching the next one, so that memory does not idle after the first.
+// All rows of the call meet a chunk while it is in the nearest caches. Meanwhile memory must not
+// idle: a single pass fetches a little ahead of itself (of one or two rows, which wait for memory
+// anyway, the hardware does that best), several passes share the work of fetching the next chunk.
 template <class V, DType kDType>
 void chunk_sums(const char* weight, const PackedRows& rows, int64_t first_row, int64_t num_rows,
                 int64_t first_k, int64_t num_k, float* sums) {
   static constexpr auto kTiles = tiles<V, kDType>(std::make_index_sequence<V::kMaxRows>());
   constexpr int64_t kStepBytes = 2 * 64, kChunkBytes = kGemmChunk / 2 * kStepBytes;
   const int64_t passes = (num_rows + V::kMaxRows - 1) / V::kMaxRows;
+  const int64_t ahead = num_rows <= 2 ? 0 : passes == 1 ? kChunkBytes / 4 : kChunkBytes;
+  const int64_t ahead_step = num_rows <= 2 ? 0 : kStepBytes / passes;
   const int64_t element = has_words<V>(kDType) ? 2 : 4;
   for (int64_t pass = 0, row = 0; pass < passes; ++pass) {
     const int64_t count = num_rows / passes + (pass < num_rows % passes);
-    const int64_t share = passes == 1 ? 0 : (num_k + 1) / 2 * kStepBytes / passes;
     kTiles[count - 1]({weight, rows.data + (first_row + row) * rows.row_bytes + first_k * element,
                        rows.row_bytes, num_k, sums + row * kBlock, first_k == 0,
-                       weight + (passes == 1 ? 0 : kChunkBytes) + pass * share,
-                       passes == 1 ? 0 : kStepBytes / passes});
+                       weight + ahead + pass * ahead_step * ((num_k + 1) / 2), ahead_step});
     row += count;
   }
 }

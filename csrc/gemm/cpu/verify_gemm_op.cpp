@@ -1,7 +1,7 @@
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 
-#include "gemm/cpu/run.h"
+#include "gemm/cpu_product.h"
 #include "gemm/verify_gemm.h"
 
 namespace dflash {

@@ -8,4 +8,7 @@ namespace dflash {
 // Lanes begin .. end of kNumRowLanes; see params.h.
 void rope_append_kv_cpu(const RopeAppendKvParams& p, int64_t begin, int64_t end);
 
+// Items begin .. end of num_layers * num_requests, request by request within a layer.
+void compact_kv_cpu(const CompactKvParams& p, int64_t begin, int64_t end);
+
 }  // namespace dflash

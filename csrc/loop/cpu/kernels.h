@@ -6,5 +6,6 @@
 namespace dflash {
 
 void commit_cpu(const CommitParams& p, int64_t begin, int64_t end);
+void prepare_block_cpu(const PrepareBlockParams& p, int64_t begin, int64_t end);
 
 }  // namespace dflash

@@ -61,3 +61,7 @@ def verify_gemm(
         gate, up = y.chunk(2, dim=-1)
         y = F.silu(gate) * up
     return y if residual is None else y + residual.to(dtype)
+
+
+def workspace_bytes(op: str, device: str | torch.device, **bounds: int) -> int:
+    return {"verify_gemm": 0}[op]

@@ -1,4 +1,5 @@
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -78,3 +79,75 @@ def store(x: Tensor, cache: Tensor, scale: Tensor | None, page: int, offset: int
         divisor.copy_((amax / largest).clamp(min=torch.finfo(torch.float32).tiny))
     scaled = (x / divisor.to(x.dtype).expand(len(x))[:, None]).clamp(-largest, largest)
     stored.copy_(scaled.nan_to_num(nan=0.0).round() if is_int else scaled)
+
+
+def compact_kv(
+    k_caches: Sequence[Tensor],
+    v_caches: Sequence[Tensor],
+    *,
+    block_tables: Sequence[Tensor],
+    layer_groups: Sequence[int] | None = None,
+    accepted_rows: Tensor,
+    cu_rows: Tensor,
+    num_kept: Tensor | None = None,
+    ctx_lens: Tensor | None = None,
+    kv_lens: Tensor | None = None,
+    req_rows: Tensor | None = None,
+    table_starts: Sequence[Tensor] | None = None,
+    k_scales: Sequence[Tensor] | None = None,
+    v_scales: Sequence[Tensor] | None = None,
+    null_page: int = -1,
+    status: Tensor | None = None,
+) -> None:
+    """Gathers every path before it writes any of it."""
+    batch, layers = len(accepted_rows), len(k_caches)
+    status = torch.zeros(batch, dtype=torch.int32) if status is None else status
+    group_of = [0] * layers if layer_groups is None else list(layer_groups)
+    state_rows = list(range(batch)) if req_rows is None else req_rows.tolist()
+    for b, r in enumerate(state_rows):
+        if r == -1:
+            continue
+        if not 0 <= r < len(block_tables[0]):
+            status[b] |= Status.OUT_OF_RANGE
+            continue
+        path = accepted_rows[b].tolist()
+        count = [*path, -1].index(-1) if num_kept is None else int(num_kept[b])
+        if not 0 <= count <= len(path):
+            status[b] |= Status.OUT_OF_RANGE
+            continue
+        path = path[:count]
+        first, last = cu_rows[b : b + 2].tolist()
+        lens, new = (kv_lens, last - first) if ctx_lens is None else (ctx_lens, 0)
+        assert lens is not None
+        before = int(lens[r]) - new
+        source = [before + row - first for row in path]
+        target = [source[0] + j for j in range(count)]
+        faults = [(j, Status.BAD_TREE) for j in range(count) if path[j] <= ([-1, *path])[j]] + [
+            (j, Status.OUT_OF_RANGE) for j in range(count) if not 0 <= first <= path[j] < last
+        ]
+
+        slots = {}
+        for g, table in enumerate(block_tables):
+            layer = group_of.index(g) if g in group_of else None
+            start = 0 if table_starts is None else int(table_starts[g][r])
+            for j, indices in enumerate(zip(source, target, strict=True)):
+                for index in set(indices) if indices[0] != indices[1] else ():
+                    if layer is None:
+                        continue
+                    num_pages, page_size = k_caches[layer].shape[:2]
+                    entry, offset = divmod(index - start, page_size)
+                    page = int(table[r, entry]) if 0 <= entry < table.shape[1] else -1
+                    if not 0 <= page < num_pages or page == null_page:
+                        faults.append((j, Status.OUT_OF_RANGE))
+                    slots[g, index] = (page, offset)
+        if faults:
+            status[b] |= min(faults)[1]
+            continue
+
+        moves = [pair for pair in zip(source, target, strict=True) if pair[0] != pair[1]]
+        for i in range(layers):
+            tensors = [caches[i] for caches in (k_caches, v_caches, k_scales, v_scales) if caches]
+            for tensor in tensors:
+                rows = [tensor[slots[group_of[i], s]].clone() for s, _ in moves]
+                for (_, t), row in zip(moves, rows, strict=True):
+                    tensor[slots[group_of[i], t]] = row

@@ -1,7 +1,7 @@
 import torch
 from torch import Tensor
 
-from dflash_ops import Status
+from dflash_ops import Block, Status
 
 
 def commit(
@@ -69,3 +69,70 @@ def commit(
         ctx_lens[r] += len(kept)
         num_kept[b] = len(kept)
     return num_kept
+
+
+def prepare_block(
+    tokens: Tensor,
+    ctx_lens: Tensor,
+    block_table: Tensor,
+    *,
+    req_rows: Tensor | None = None,
+    table_start: Tensor | None = None,
+    block_lens: Tensor | None = None,
+    max_block: int,
+    mask_id: int,
+    page_size: int,
+    num_pages: int,
+    sample_from_anchor: bool = False,
+    null_page: int = -1,
+    status: Tensor | None = None,
+) -> Block:
+    state_rows = list(range(len(tokens))) if req_rows is None else req_rows.tolist()
+    batch = len(state_rows)
+    status = torch.zeros(batch, dtype=torch.int32) if status is None else status
+    out = Block(
+        ids=torch.full((batch, max_block), mask_id),
+        positions=torch.full((batch, max_block), -1),
+        slots=torch.full((batch, max_block), -1),
+        draft_rows=torch.full((batch, max_block - (not sample_from_anchor)), -1),
+        num_drafts=torch.zeros(batch, dtype=torch.int64),
+    )
+    for b, r in enumerate(state_rows):
+        size = max_block if block_lens is None else int(block_lens[b])
+        if r == -1:
+            continue
+        if not 0 <= r < len(tokens):
+            status[b] |= Status.OUT_OF_RANGE
+            continue
+        if size <= 0:
+            continue
+        if size > max_block:
+            status[b] |= Status.BOUND_TOO_SMALL
+        start = int(ctx_lens[r])
+        if not 0 <= start < tokens.shape[1]:
+            status[b] |= Status.OUT_OF_RANGE
+            continue
+        if tokens[r, start] < 0:
+            status[b] |= Status.BAD_DRAFT_ID
+            continue
+        # Every sequence index that has a page, in order; the block ends at the first gap.
+        table_first = 0 if table_start is None else int(table_start[r])
+        slot_of = {
+            table_first + entry * page_size + offset: page * page_size + offset
+            for entry, page in enumerate(block_table[r].tolist())
+            if 0 <= page < num_pages and page != null_page
+            for offset in range(page_size)
+        }
+        for i in range(min(size, max_block)):
+            if start + i not in slot_of:
+                status[b] |= Status.OUT_OF_RANGE
+                break
+            if i == 0:
+                out.ids[b, 0] = tokens[r, start]
+            out.positions[b, i] = start + i
+            out.slots[b, i] = slot_of[start + i]
+        rows = (out.slots[b] >= 0).nonzero().flatten() + b * max_block
+        rows = rows if sample_from_anchor else rows[1:]
+        out.draft_rows[b, : len(rows)] = rows
+        out.num_drafts[b] = len(rows)
+    return out

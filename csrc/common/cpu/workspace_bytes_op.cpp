@@ -1,19 +1,12 @@
-// Ops without tensors.
 #include <torch/csrc/stable/library.h>
 
-#include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
-#include "common/cpu/isa.h"
 #include "common/workspace.h"
 
 namespace dflash {
-
-static std::string cpu_isa_op(std::optional<std::string> pin) {
-  if (pin) pin_cpu_isa(*pin);
-  return isa_name(cpu_isa());
-}
 
 static int64_t workspace_bytes(std::string op, std::string device, int64_t max_rows,
                                int64_t max_requests, int64_t vocab_size,
@@ -42,8 +35,6 @@ static int64_t workspace_bytes(std::string op, std::string device, int64_t max_r
 }
 
 STABLE_TORCH_LIBRARY_IMPL(dflash, CompositeExplicitAutograd, m) {
-  m.impl("cpu_isa", TORCH_BOX(&cpu_isa_op));
-  m.impl("cpu_isas", TORCH_BOX(&isa_names));
   m.impl("workspace_bytes", TORCH_BOX(&workspace_bytes));
 }
 

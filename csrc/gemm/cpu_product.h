@@ -1,4 +1,5 @@
-// A product on torch's threads: x packed once, then every (block, rows) tile handed to an epilogue.
+// A product on a CPU, on torch's threads: x packed once, then every (block, rows) tile handed to an
+// epilogue. For the ops of every family.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
