@@ -5,10 +5,11 @@
 
 namespace dflash {
 
-// CPU: requests per task. To wake a thread costs more than this many words of mask.
-constexpr int64_t tree_metadata_grain(int64_t num_requests, int64_t num_rows, int64_t num_words) {
-  constexpr int64_t kWordsPerTask = 1 << 15;
-  return 1 + kWordsPerTask * num_requests / (num_rows * (num_words + 4) + 1);
+// CPU: items per task when `num_items` of them touch `num_values` words. To wake a thread costs
+// more than 2^15.
+constexpr int64_t tree_grain(int64_t num_items, int64_t num_values) {
+  constexpr int64_t kValuesPerTask = 1 << 15;
+  return 1 + kValuesPerTask * num_items / (num_values + 1);
 }
 
 }  // namespace dflash

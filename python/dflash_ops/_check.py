@@ -65,6 +65,13 @@ class Checks:
             )
 
 
+def status_or_scratch(status: Tensor | None, like: Tensor, size: int) -> Tensor | None:
+    """For ops with one output: inductor (torch 2.13) cannot lower one that then mutates nothing."""
+    if status is None and torch.compiler.is_compiling():
+        return like.new_zeros(size, dtype=torch.int32)
+    return status
+
+
 FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 
 

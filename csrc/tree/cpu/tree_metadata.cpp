@@ -6,10 +6,7 @@
 //
 // Reference: python/dflash_ops/reference/tree.py
 
-#include <algorithm>
-
 #include "tree/cpu/kernels.h"
-#include "verify/params.h"
 
 namespace dflash {
 namespace {
@@ -20,19 +17,6 @@ struct Request {
   bool is_tree;
 
   int64_t parent(int64_t i) const { return is_tree ? p.parents[rows.first + i] : i - 1; }
-
-  // The nodes before the first bad one; the anchor always stays.
-  int64_t num_good(int32_t& bits) const {
-    if (!is_tree) return rows.count;
-    const int64_t limit = std::min(rows.count, p.max_rows);
-    if (rows.count > limit) bits |= kBoundTooSmall;
-    for (int64_t i = 0; i < limit; ++i) {
-      if (!is_bad_parent(parent(i), i)) continue;
-      bits |= kBadTree;
-      return std::max<int64_t>(i, 1);
-    }
-    return limit;
-  }
 
   void set_depth_and_mask(int64_t i) const {
     const int64_t row = rows.first + i;
@@ -69,7 +53,9 @@ void tree_metadata_cpu(const TreeMetadataParams& p, int64_t begin, int64_t end) 
     const Request request{p, row_range(p.cu_rows, b, p.num_rows),
                           !p.tree_nodes || p.tree_nodes[b] > 0};
     int32_t bits = request.rows.in_range ? 0 : kOutOfRange;
-    const int64_t num_good = request.rows.count > 0 ? request.num_good(bits) : 0;
+    const int64_t num_good = request.is_tree
+                                 ? num_good_rows(p.parents, request.rows, p.max_rows, bits)
+                                 : request.rows.count;
     for (int64_t i = 0; i < num_good; ++i) request.set_depth_and_mask(i);
     for (int64_t i = num_good - 1; i > 0; --i) request.link(i);
     p.status.add(b, bits);

@@ -8,11 +8,12 @@
 namespace dflash {
 
 static void run_cpu(const TreeMetadataParams& p, int32_t) {
+  const int64_t num_values = p.num_rows * (p.mask.num_words + 4);
   torch::stable::parallel_for(
-      0, p.num_rows, tree_metadata_grain(p.num_rows, p.num_rows, p.mask.num_words),
+      0, p.num_rows, tree_grain(p.num_rows, num_values),
       [&](int64_t begin, int64_t end) { tree_metadata_fill_cpu(p, begin, end); });
   torch::stable::parallel_for(
-      0, p.num_requests, tree_metadata_grain(p.num_requests, p.num_rows, p.mask.num_words),
+      0, p.num_requests, tree_grain(p.num_requests, num_values),
       [&](int64_t begin, int64_t end) { tree_metadata_cpu(p, begin, end); });
 }
 
