@@ -10,6 +10,7 @@ PYTHON := .venv/bin/python
 build: .venv/ready
 	$(PYTHON) -m pip install -q --no-build-isolation --no-deps -e .
 
+test: export DFLASH_PTXRUN := ON
 test: build
 	$(PYTHON) -m pytest -q
 

@@ -1,7 +1,7 @@
 """Builds with CMake; everything else about the package is in pyproject.toml.
 
-DFLASH_CUDA=AUTO|ON|OFF, DFLASH_CUDA_ARCHS="80-real;90a-real", DFLASH_SANITIZE=ON and MAX_JOBS steer
-the build.
+DFLASH_CUDA=AUTO|ON|OFF, DFLASH_CUDA_ARCHS="80-real;90a-real", DFLASH_PTXRUN=ON, DFLASH_SANITIZE=ON
+and MAX_JOBS steer the build.
 """
 
 import os
@@ -42,7 +42,7 @@ class CMakeBuild(build_ext):
         }
         options |= {
             key: os.environ[key]
-            for key in ("DFLASH_CUDA", "DFLASH_CUDA_ARCHS", "DFLASH_SANITIZE")
+            for key in ("DFLASH_CUDA", "DFLASH_CUDA_ARCHS", "DFLASH_PTXRUN", "DFLASH_SANITIZE")
             if key in os.environ
         }
         beside_python = Path(sys.executable).parent  # .venv/bin, where pip puts ccache

@@ -1,3 +1,5 @@
+import contextlib
+import importlib.util
 import os
 
 import pytest
@@ -8,13 +10,43 @@ settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("nightly", max_examples=5000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
-DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
+# ptx: the CUDA kernels' own PTX, run on CPU tensors by tools/ptxrun. Built with DFLASH_PTXRUN=ON.
+HAS_PTX = importlib.util.find_spec("ptxrun._ptxrun") is not None
+HAS_CUDA = torch.cuda.is_available()
+DEVICES = ["cpu"] + ["ptx"] * HAS_PTX + ["cuda"] * HAS_CUDA
+PTX_EXAMPLES = 15
 
 
 def pytest_report_header():
-    return f"devices: {', '.join(DEVICES)}" + ("" if "cuda" in DEVICES else " (no GPU found)")
+    missing = [" (ptxrun is not built)"] * (not HAS_PTX) + [" (no GPU found)"] * (not HAS_CUDA)
+    return f"devices: {', '.join(DEVICES)}{''.join(missing)}"
 
 
 @pytest.fixture(scope="session", params=DEVICES)
 def device(request):
-    return torch.device(request.param)
+    return torch.device("cpu" if request.param == "ptx" else request.param)
+
+
+@contextlib.contextmanager
+def fewer_examples(function):
+    """An emulated example takes long: the written edges, and a few random ones."""
+    name = "_hypothesis_internal_use_settings"
+    own = getattr(function, name, None)
+    if own is not None:
+        setattr(function, name, settings(own, max_examples=min(own.max_examples, PTX_EXAMPLES)))
+    try:
+        yield
+    finally:
+        if own is not None:
+            setattr(function, name, own)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    callspec = getattr(item, "callspec", None)
+    if callspec is None or callspec.params.get("device") != "ptx":
+        return (yield)
+    import ptxrun
+
+    with ptxrun.emulated(missing=pytest.skip), fewer_examples(item.obj):
+        return (yield)

@@ -1,0 +1,22 @@
+"""Runs the PTX of CUDA kernels on a CPU, with checks and counters. See README.md.
+
+``Module(path).launch(...)`` runs one kernel. ``emulated()`` sends every dflash op on CPU tensors
+through its CUDA launcher.
+"""
+
+from ._ptxrun import Error, Landing, MmaMode, Order, options
+from .device import KernelError, emulated
+from .module import Module, counters, totals
+
+__all__ = [
+    "Error",
+    "KernelError",
+    "Landing",
+    "MmaMode",
+    "Module",
+    "Order",
+    "counters",
+    "emulated",
+    "options",
+    "totals",
+]

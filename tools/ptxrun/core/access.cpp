@@ -1,0 +1,172 @@
+#include "core/access.h"
+
+#include <algorithm>
+
+namespace ptxrun {
+namespace {
+
+std::string hex(uint64_t value) {
+  char text[20];
+  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+const char* verb(Touch touch) {
+  static constexpr const char* kVerbs[] = {"read", "write", "atomic", "copy"};
+  return kVerbs[static_cast<int>(touch)];
+}
+
+void report_access(Warp& w, const Instruction& in, const char* kind, int lane, uint64_t bytes,
+                   Touch touch, const std::string& where) {
+  w.cta->grid->report(
+      w, kind, in.index, lane,
+      std::string(verb(touch)) + " of " + std::to_string(bytes) + " bytes at " + where);
+}
+
+uint8_t* reach_shared(Warp& w, const Instruction& in, uint64_t offset, uint64_t bytes, int lane,
+                      Touch touch) {
+  Cta& cta = *w.cta;
+  if (offset + bytes > cta.shared.size()) {
+    report_access(
+        w, in, "out of bounds", lane, bytes, touch,
+        "shared byte " + std::to_string(offset) + " of " + std::to_string(cta.shared.size()));
+    return nullptr;
+  }
+  if (cta.shadow.is_on()) {
+    static constexpr Access kKinds[] = {Access::kRead, Access::kWrite, Access::kAtomic,
+                                        Access::kAsyncWrite};
+    cta.shadow.access(w, static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes),
+                      kKinds[static_cast<int>(touch)], lane, in.index);
+  }
+  return cta.shared.data() + offset;
+}
+
+uint8_t* reach_global(Warp& w, const Instruction& in, uint64_t address, uint64_t bytes, int lane,
+                      Touch touch) {
+  Grid& grid = *w.cta->grid;
+  Allocation*& hit = grid.last_hit[in.index];
+  if (hit == nullptr || !hit->holds(address, bytes)) hit = grid.memory.find(address, bytes);
+  if (hit == nullptr) {
+    report_access(w, in, "out of bounds", lane, bytes, touch,
+                  hex(address) + ", " + grid.memory.describe(address));
+    return nullptr;
+  }
+  const uint64_t offset = address - hit->base;
+  if (!hit->is_written.empty()) {
+    auto* flags = hit->is_written.data() + offset;
+    if (touch == Touch::kWrite) {
+      std::fill_n(flags, bytes, 1);
+    } else if (std::find(flags, flags + bytes, 0) != flags + bytes) {
+      report_access(w, in, "uninitialised memory", lane, bytes, touch,
+                    grid.memory.describe(address));
+    }
+  }
+  return hit->data + offset;
+}
+
+}  // namespace
+
+Space space_at(uint64_t address) {
+  if (address >= kParamWindow) return Space::kParam;
+  if (address >= kLocalWindow) return Space::kLocal;
+  return address >= kSharedWindow ? Space::kShared : Space::kGlobal;
+}
+
+uint8_t* reach(Warp& w, const Instruction& in, Space space, uint64_t address, uint64_t bytes,
+               int lane, Touch touch, uint64_t used) {
+  if (space == Space::kGeneric) {
+    space = space_at(address);
+    if (space == Space::kShared) address -= kSharedWindow;
+  }
+  if (address % bytes != 0) {
+    report_access(w, in, "misaligned", lane, bytes, touch, hex(address));
+    return nullptr;
+  }
+  bytes = std::min(bytes, used);
+  switch (space) {
+    case Space::kShared: return reach_shared(w, in, address, bytes, lane, touch);
+    case Space::kLocal: {
+      if (address >= kLocalWindow) address -= kLocalWindow;
+      const uint64_t size = w.cta->grid->kernel.local_bytes;
+      if (address + bytes <= size) {
+        return w.local.data() + static_cast<uint64_t>(lane) * size + address;
+      }
+      report_access(w, in, "out of bounds", lane, bytes, touch,
+                    "local byte " + std::to_string(address) + " of " + std::to_string(size));
+      return nullptr;
+    }
+    case Space::kParam: {
+      if (address >= kParamWindow) address -= kParamWindow;
+      const Grid& grid = *w.cta->grid;
+      if (touch == Touch::kRead && address + bytes <= grid.kernel.parameter_bytes) {
+        return const_cast<uint8_t*>(grid.parameters) + address;
+      }
+      report_access(w, in, "out of bounds", lane, bytes, touch,
+                    "parameter byte " + std::to_string(address));
+      return nullptr;
+    }
+    default: return reach_global(w, in, address, bytes, lane, touch);
+  }
+}
+
+namespace {
+
+// Distinct 32-byte sectors touched, and the fewest that could hold as many distinct bytes.
+void count_sectors(Counter& c, const uint64_t* addresses, uint64_t bytes, uint32_t mask) {
+  uint64_t starts[kLanes];
+  int n = 0;
+  for_lanes(mask, [&](int lane) { starts[n++] = addresses[lane]; });
+  if (!std::is_sorted(starts, starts + n)) std::sort(starts, starts + n);
+  uint64_t distinct = 0, sectors = 0, end = 0, last_sector = ~uint64_t{0};
+  for (int i = 0; i < n; ++i) {
+    const uint64_t begin = i == 0 ? starts[i] : std::max(starts[i], end);
+    const uint64_t stop = starts[i] + bytes;
+    if (stop <= begin) continue;
+    distinct += stop - begin;
+    end = stop;
+    for (uint64_t s = begin / 32; s <= (stop - 1) / 32; ++s) {
+      if (s != last_sector) ++sectors;
+      last_sector = s;
+    }
+  }
+  c.sectors += sectors;
+  c.ideal_sectors += (distinct + 31) / 32;
+}
+
+// Shared memory has 32 banks of 4 bytes; lanes are served 32, 16 or 8 at a time, by width.
+void count_waves(Counter& c, const uint64_t* addresses, uint64_t bytes, uint32_t mask) {
+  const int per_phase = bytes <= 4 ? 32 : bytes == 8 ? 16 : 8;
+  for (int begin = 0; begin < kLanes; begin += per_phase) {
+    const uint32_t phase = per_phase == 32 ? mask : mask >> begin & ((1u << per_phase) - 1);
+    if (phase == 0) continue;
+    uint64_t words[kLanes * 4];
+    int n = 0;
+    for_lanes(phase, [&](int lane) {
+      const uint64_t first = addresses[begin + lane] / 4;
+      const uint64_t last = (addresses[begin + lane] + bytes - 1) / 4;
+      for (uint64_t word = first; word <= last && n < kLanes * 4; ++word) words[n++] = word;
+    });
+    std::sort(words, words + n);
+    n = static_cast<int>(std::unique(words, words + n) - words);
+    uint8_t of_bank[32] = {};
+    uint8_t most = 0;
+    for (int i = 0; i < n; ++i) most = std::max(most, ++of_bank[words[i] % 32]);
+    c.waves += most;
+    c.ideal_waves += static_cast<uint64_t>((n + 31) / 32);
+  }
+}
+
+}  // namespace
+
+void count_access(Warp& w, const Instruction& in, Space space, const uint64_t* addresses,
+                  uint64_t bytes, uint32_t mask) {
+  Grid& grid = *w.cta->grid;
+  if (!grid.options.counters || mask == 0) return;
+  Counter& c = grid.counters[in.index];
+  c.bytes += bytes * static_cast<uint64_t>(std::popcount(mask));
+  if (space == Space::kGeneric) space = space_at(addresses[std::countr_zero(mask)]);
+  if (space == Space::kGlobal) count_sectors(c, addresses, bytes, mask);
+  if (space == Space::kShared) count_waves(c, addresses, bytes, mask);
+}
+
+}  // namespace ptxrun

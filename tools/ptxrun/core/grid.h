@@ -1,0 +1,124 @@
+// A launch: its CTAs, what they share, and what was found.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/memory.h"
+#include "core/race.h"
+#include "core/warp.h"
+
+namespace ptxrun {
+
+// What went wrong, once per place, with a count.
+struct Report {
+  std::string kind;
+  std::string text;
+  uint64_t count = 0;
+};
+
+// What one instruction did.
+struct Counter {
+  uint64_t runs = 0;
+  uint64_t lanes = 0;
+  uint64_t bytes = 0;          // asked for
+  uint64_t sectors = 0;        // of 32 bytes, global memory
+  uint64_t ideal_sectors = 0;  // for the same distinct bytes
+  uint64_t waves = 0;          // shared memory
+  uint64_t ideal_waves = 0;
+};
+
+enum class Order : uint8_t { kForward, kReverse, kRandom };
+
+struct Options {
+  bool checks = true;
+  bool counters = true;
+  Order order = Order::kForward;
+  uint32_t seed = 0;
+  uint32_t resident = 1;                   // CTAs that run at the same time, at least a cluster
+  uint64_t max_instructions = 1ull << 34;  // of all warps: more is a hang
+  uint8_t mma = 0;                         // MmaMode
+  bool perturb_approx = true;
+  uint8_t landing = 0;  // Landing
+};
+
+enum class MmaMode : uint8_t { kChained, kBlockTruncated, kPermuted };
+enum class Landing : uint8_t { kLatest, kEarliest, kRandom };
+
+struct Launch {
+  std::array<uint32_t, 3> grid{1, 1, 1};
+  std::array<uint32_t, 3> block{1, 1, 1};
+  std::array<uint32_t, 3> cluster{1, 1, 1};
+  uint32_t dynamic_shared = 0;
+};
+
+struct Barrier {
+  uint32_t arrived = 0;   // whole warps, as threads
+  uint32_t threads = 0;   // that there really are
+  uint32_t expected = 0;  // 0: nobody is there
+  uint32_t votes = 0;     // bar.red
+  uint32_t waiting = 0;   // warps, one bit each
+  std::vector<uint32_t> clocks;
+};
+
+struct Grid;
+
+struct Cta {
+  Grid* grid = nullptr;
+  uint32_t linear = 0;
+  std::array<uint32_t, 3> id{};
+  uint32_t rank = 0;  // in its cluster
+  uint32_t num_threads = 0;
+  std::vector<uint8_t> shared;
+  SharedShadow shadow;
+  std::vector<Warp> warps;
+  std::array<Barrier, 16> barriers;
+  uint32_t done = 0;
+};
+
+struct Grid {
+  Grid(const Module& module, const Kernel& kernel, Memory& memory, const Launch& launch,
+       const Options& options, const void* parameters);
+
+  void run();
+
+  // Records a report; the place is the warp's current instruction.
+  void report(const Warp& w, const std::string& kind, uint32_t index, int lane,
+              const std::string& text);
+  uint32_t random();
+
+  const Module& module;
+  const Kernel& kernel;
+  Memory& memory;
+  const Launch& launch;
+  const Options& options;
+  const uint8_t* parameters;
+  std::vector<Counter> counters;
+  std::vector<Allocation*> last_hit;  // of each instruction
+  std::map<std::pair<std::string, uint32_t>, Report> reports;
+  uint64_t num_instructions = 0;
+  uint64_t num_matrix = 0;
+  bool is_stopped = false;
+
+ private:
+  void start(Cta& cta, uint32_t linear);
+  void step_warp(Warp& w);
+  void settle(Warp& w);
+  bool step(Cta& cta);
+  std::vector<uint32_t> order_of(uint32_t count);
+  void special_registers(const Cta& cta, Warp& w) const;
+  void report_hang(const std::vector<std::unique_ptr<Cta>>& resident);
+
+  uint32_t random_state_;
+  std::vector<std::unique_ptr<Cta>> spare_;
+};
+
+// A whole warp comes to bar.sync, bar.arrive or bar.red.
+void arrive(Warp& w, const Instruction& in, uint32_t mask);
+void leave_barriers(Cta& cta);  // a warp is done: nobody waits for it any more
+
+}  // namespace ptxrun

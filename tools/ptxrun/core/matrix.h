@@ -1,0 +1,68 @@
+// The sum of a matrix instruction, in three ways. PTX does not say how tensor cores add; results
+// that a kernel promises must hold in all of them.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "core/grid.h"
+#include "core/numeric.h"
+
+namespace ptxrun {
+
+// One sum of products the way Hopper's units are reported to do it: all terms are aligned to the
+// largest, cut off below its 24th bit, added as integers, and cut to float.
+inline float truncated_sum(const float* a, const float* b, int stride_b, int count, float c) {
+  double largest = std::fabs(c);
+  bool is_special = !std::isfinite(c);
+  for (int k = 0; k < count; ++k) {
+    const double product = static_cast<double>(a[k]) * b[k * stride_b];
+    is_special |= !std::isfinite(product);
+    largest = std::fmax(largest, std::fabs(product));
+  }
+  if (is_special || largest == 0) {
+    float sum = c;
+    for (int k = 0; k < count; ++k) sum += a[k] * b[k * stride_b];
+    return canonical(sum);
+  }
+  const int scale = 24 - std::ilogb(largest);
+  auto sum = static_cast<int64_t>(std::ldexp(static_cast<double>(c), scale));
+  for (int k = 0; k < count; ++k) {
+    sum += static_cast<int64_t>(std::ldexp(static_cast<double>(a[k]) * b[k * stride_b], scale));
+  }
+  const double exact = std::ldexp(static_cast<double>(sum), -scale);
+  auto rounded = static_cast<float>(exact);
+  if (std::fabs(static_cast<double>(rounded)) > std::fabs(exact)) {
+    rounded = std::nextafter(rounded, 0.0f);
+  }
+  return rounded;
+}
+
+// c[16][8] += a[16][kK] * b[kK][8]
+template <int kK>
+void multiply_block(const float (*a)[kK], const float (*b)[8], float (*c)[8], MmaMode mode) {
+  using Row = float __attribute__((vector_size(32)));
+  if (mode == MmaMode::kBlockTruncated) {
+    for (int row = 0; row < 16; ++row) {
+      for (int n = 0; n < 8; ++n) c[row][n] = truncated_sum(a[row], &b[0][n], 8, kK, c[row][n]);
+    }
+    return;
+  }
+  // Permuted: an odd step goes once through all k, for kK is a power of two.
+  const int step = mode == MmaMode::kPermuted ? (kK / 2 + 3) | 1 : 1;
+  const int first = mode == MmaMode::kPermuted ? kK / 3 : 0;
+  for (int row = 0; row < 16; row += 4) {
+    Row sums[4];
+    std::memcpy(sums, c[row], sizeof sums);
+    for (int i = 0; i < kK; ++i) {
+      const int k = (first + i * step) % kK;
+      Row factors;
+      std::memcpy(&factors, b[k], sizeof factors);
+      for (int r = 0; r < 4; ++r) sums[r] += a[row + r][k] * factors;
+    }
+    std::memcpy(c[row], sums, sizeof sums);
+  }
+}
+
+}  // namespace ptxrun

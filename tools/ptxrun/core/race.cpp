@@ -1,0 +1,120 @@
+#include "core/race.h"
+
+#include <algorithm>
+
+#include "core/grid.h"
+
+namespace ptxrun {
+
+void SharedShadow::reset(uint32_t bytes, uint32_t num_warps) {
+  writes_.assign(bytes, Cell{});
+  reads_.assign(bytes, 0);
+  readers_.assign(1, {});
+  num_warps_ = num_warps;
+  memo_warp_ = ~0u;
+}
+
+void SharedShadow::access(Warp& w, uint32_t offset, uint32_t bytes, Access kind, int lane,
+                          uint32_t index) {
+  const uint32_t clock = w.clocks[w.id];
+  const bool is_write = kind != Access::kRead;
+  auto flags = static_cast<uint8_t>(lane | kWrittenFlag);
+  if (kind == Access::kAtomic) flags |= kAtomicFlag;
+  if (kind == Access::kAsyncWrite) flags |= kAsyncFlag;
+  const Cell mine{clock, static_cast<uint16_t>(index), static_cast<uint8_t>(w.id), flags};
+  const Reader reader{clock, static_cast<uint16_t>(index), static_cast<uint8_t>(lane)};
+  for (uint32_t i = offset; i < offset + bytes; ++i) {  // neighbours are mostly alike: once for all
+    if (i == offset || writes_[i] != writes_[i - 1]) {
+      check_write_before(w, writes_[i], i, kind, lane, index);
+    }
+    if (!is_write) {
+      reads_[i] = with_reader(reads_[i], w.id, reader);
+    } else if (i == offset || reads_[i] != reads_[i - 1]) {
+      check_reads_before(w, reads_[i], i, lane, index);
+    }
+  }
+  if (is_write) {
+    std::fill_n(writes_.begin() + offset, bytes, mine);
+    std::fill_n(reads_.begin() + offset, bytes, 0);
+  }
+}
+
+void SharedShadow::land(Warp& w, uint32_t offset, uint32_t bytes, int lane, uint32_t index) {
+  const Cell mine{w.clocks[w.id], static_cast<uint16_t>(index), static_cast<uint8_t>(w.id),
+                  static_cast<uint8_t>(lane | kWrittenFlag)};
+  std::fill_n(writes_.begin() + offset, bytes, mine);
+}
+
+void SharedShadow::check_write_before(Warp& w, const Cell& cell, uint32_t offset, Access kind,
+                                      int lane, uint32_t index) {
+  Grid& grid = *w.cta->grid;
+  const auto where = [&](const char* what) {
+    return std::string(what) + " warp " + std::to_string(cell.warp) + " lane " +
+           std::to_string(cell.lane_and_flags & kLaneMask) + " at " +
+           grid.module.source_of(grid.kernel, cell.index) + ", shared byte " +
+           std::to_string(offset);
+  };
+  if ((cell.lane_and_flags & kWrittenFlag) == 0) {
+    if (kind == Access::kRead || kind == Access::kAtomic) {
+      grid.report(w, "uninitialised shared memory", index, lane,
+                  "read of shared byte " + std::to_string(offset));
+    }
+    return;
+  }
+  if ((cell.lane_and_flags & kAsyncFlag) != 0) {
+    return grid.report(w, "async copy not waited for", index, lane, where("copied by"));
+  }
+  const bool both_atomic = kind == Access::kAtomic && (cell.lane_and_flags & kAtomicFlag) != 0;
+  if (both_atomic) return;
+  const char* race = kind == Access::kRead ? "race: read after write" : "race: write after write";
+  if (cell.warp != w.id) {
+    if (cell.clock > w.clocks[cell.warp]) grid.report(w, race, index, lane, where("written by"));
+  } else if (cell.clock == w.clocks[w.id] && (cell.lane_and_flags & kLaneMask) != lane) {
+    grid.report(w, "race within a warp", index, lane, where("written by"));
+  }
+}
+
+void SharedShadow::check_reads_before(Warp& w, uint32_t set, uint32_t offset, int lane,
+                                      uint32_t index) {
+  if (set == 0) return;
+  Grid& grid = *w.cta->grid;
+  const std::vector<Reader>& readers = readers_[set];
+  for (uint32_t warp = 0; warp < readers.size(); ++warp) {
+    const Reader& r = readers[warp];
+    if (r.clock == 0) continue;
+    const bool is_race =
+        warp != w.id ? r.clock > w.clocks[warp] : r.clock == w.clocks[w.id] && r.lane != lane;
+    // A warp runs in lockstep here, so its own earlier reads are reported only if another
+    // instruction made them.
+    if (is_race && (warp != w.id || r.index != index)) {
+      grid.report(w, warp != w.id ? "race: write after read" : "race within a warp", index, lane,
+                  "read by warp " + std::to_string(warp) + " lane " + std::to_string(r.lane) +
+                      " at " + grid.module.source_of(grid.kernel, r.index) + ", shared byte " +
+                      std::to_string(offset));
+    }
+  }
+}
+
+// Sets are never changed, so bytes may share one; the last step is remembered, for a warp's lanes
+// mostly take the same.
+uint32_t SharedShadow::with_reader(uint32_t set, uint32_t warp, Reader reader) {
+  if (set == memo_set_ && warp == memo_warp_ && reader == memo_reader_) return memo_result_;
+  if (set != 0) {
+    const std::vector<Reader>& known = readers_[set];
+    if (warp < known.size() && known[warp].clock == reader.clock) {
+      if (known[warp].lane == reader.lane || known[warp].lane == kManyLanes) return set;
+      reader.lane = kManyLanes;
+    }
+  }
+  memo_set_ = set;
+  memo_warp_ = warp;
+  memo_reader_ = reader;
+  memo_result_ = static_cast<uint32_t>(readers_.size());
+  std::vector<Reader> readers = readers_[set];
+  readers.resize(std::max<size_t>(readers.size(), warp + 1));
+  readers[warp] = reader;
+  readers_.push_back(std::move(readers));
+  return memo_result_;
+}
+
+}  // namespace ptxrun

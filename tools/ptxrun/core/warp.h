@@ -1,0 +1,136 @@
+// A warp: 32 lanes in lockstep. Each lane has a pc; the lanes with the smallest one run, and others
+// join when it reaches theirs. A warp that must wait keeps its pc and returns to the scheduler.
+#pragma once
+
+#include <bit>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "core/program.h"
+
+namespace ptxrun {
+
+struct Cta;
+struct Grid;
+
+inline constexpr int kLanes = 32;
+inline constexpr uint32_t kAllLanes = 0xffffffff;
+
+enum class WarpState : uint8_t {
+  kReady,
+  kYield,           // could go on, but something must happen elsewhere first
+  kBarrier,         // bar.sync
+  kClusterBarrier,  // barrier.cluster.wait
+  kDone,
+};
+
+// One cp.async of one lane, until its group is waited for.
+struct AsyncCopy {
+  const uint8_t* source;
+  uint32_t destination;
+  uint8_t bytes;
+  uint8_t source_bytes;  // the rest is zero
+  uint8_t lane;
+  bool has_landed;
+  uint32_t index;
+};
+
+struct Warp {
+  Cta* cta = nullptr;
+  uint32_t id = 0;
+  std::vector<uint8_t> registers;
+  std::vector<uint8_t> local;
+
+  uint32_t live = 0;
+  uint32_t active = 0;
+  uint32_t at_barrier = 0;  // lanes of a diverged warp that are there already
+  uint32_t at_sync = 0;     // lanes that wait for the others of a member mask
+  int32_t pc = 0;
+  int32_t next = 0;  // smallest pc among the lanes that wait
+  int32_t pcs[kLanes] = {};
+  WarpState state = WarpState::kReady;
+  bool is_spinning = false;  // a wait has just failed: let other lanes go first
+  bool has_waited = false;   // this turn ended in a failed wait
+  uint32_t rotation = 0;
+
+  uint32_t barrier = 0;
+  const Instruction* barrier_instruction = nullptr;  // bar.red: where the result goes
+  uint32_t barrier_mask = 0;
+
+  // Happens-before: what this warp has seen of each warp's clock; its own is the current one.
+  std::vector<uint32_t> clocks;
+
+  std::vector<AsyncCopy> copies;              // not committed
+  std::deque<std::vector<AsyncCopy>> groups;  // committed
+
+  template <class T>
+  T* lanes(Ref r) {
+    return reinterpret_cast<T*>(registers.data() + r.offset);
+  }
+  uint32_t& mask(Ref r) { return *lanes<uint32_t>(r); }
+  uint32_t bits(Ref r) { return r.is_inverted ? ~mask(r) : mask(r); }
+  // Lane's value of an operand of any width, zero extended.
+  uint64_t value(Ref r, int lane) {
+    switch (r.bytes) {
+      case 2: return lanes<uint16_t>(r)[lane];
+      case 4: return lanes<uint32_t>(r)[lane];
+      default: return lanes<uint64_t>(r)[lane];
+    }
+  }
+  void set_mask(Ref r, uint32_t bits, uint32_t where) {
+    if (r.offset != 0) mask(r) = (mask(r) & ~where) | (bits & where);
+  }
+
+  void park(uint32_t which, int32_t at);
+  bool schedule();  // false: no lane can run
+  void exit(uint32_t which);
+};
+
+// Calls f(lane) for each lane of the mask, in ascending order.
+template <class F>
+void for_lanes(uint32_t mask, F&& f) {
+  for (; mask != 0; mask &= mask - 1) f(std::countr_zero(mask));
+}
+
+// registers[d][lane] = f(lane) for the lanes of the mask. Lanes are independent, so operands may be
+// the destination itself.
+template <class T, class F>
+void set_lanes(Warp& w, Ref d, uint32_t mask, F&& f) {
+  if (d.offset == 0) return;  // _
+  T* out = w.lanes<T>(d);
+  if (mask == kAllLanes) {
+    _Pragma("GCC ivdep") for (int i = 0; i < kLanes; ++i) out[i] = f(i);
+  } else {
+    _Pragma("GCC ivdep") for (int i = 0; i < kLanes; ++i) {
+      const T value = f(i);
+      out[i] = (mask >> i & 1) != 0 ? value : out[i];
+    }
+  }
+}
+
+// One bit per lane.
+template <class F>
+uint32_t lane_bits(F&& f) {
+  uint32_t bits = 0;
+  for (int i = 0; i < kLanes; ++i) bits |= static_cast<uint32_t>(f(i) ? 1 : 0) << i;
+  return bits;
+}
+
+// Writes to a register of any width: the low bytes of `value(lane)`.
+template <class F>
+void set_any(Warp& w, Ref d, uint32_t mask, F&& value) {
+  switch (d.bytes) {
+    case 2:
+      return set_lanes<uint16_t>(w, d, mask,
+                                 [&](int i) { return static_cast<uint16_t>(value(i)); });
+    case 4:
+      return set_lanes<uint32_t>(w, d, mask,
+                                 [&](int i) { return static_cast<uint32_t>(value(i)); });
+    default:
+      return set_lanes<uint64_t>(w, d, mask,
+                                 [&](int i) { return static_cast<uint64_t>(value(i)); });
+  }
+}
+
+}  // namespace ptxrun

@@ -1,0 +1,108 @@
+// The emulated device of this process: its memory, the modules that host code registered, launches.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/grid.h"
+
+namespace ptxrun {
+
+// Bytes that host code must not touch: they are only an address. Device data lie elsewhere.
+class Reserved {
+ public:
+  explicit Reserved(uint64_t bytes);
+  ~Reserved();
+  Reserved(const Reserved&) = delete;
+  Reserved& operator=(const Reserved&) = delete;
+  uint64_t base() const { return base_; }
+
+ private:
+  uint64_t base_;
+  uint64_t mapped_;
+  uint64_t mapping_;
+};
+
+struct Image {
+  int arch;
+  std::string ptx;
+};
+
+// The PTX of one translation unit, for one or more architectures.
+struct FatBinary {
+  std::vector<Image> images;
+  std::map<int, std::unique_ptr<Module>> modules;
+};
+
+struct KernelStats {
+  uint64_t launches = 0;
+  uint64_t instructions = 0;
+  uint64_t matrix = 0;
+  std::vector<Counter> counters;
+  const Module* module = nullptr;
+  const Kernel* kernel = nullptr;
+};
+
+class Device {
+ public:
+  static Device& get();
+
+  Options options;
+  int arch = 80;
+
+  // Memory of the host's own, seen by kernels at a new address. Released by that address.
+  uint64_t map(void* data, uint64_t storage_bytes, uint64_t first, uint64_t bytes,
+               const std::string& name);
+  // A further range of a mapped storage.
+  void map_more(uint64_t base, void* data, uint64_t first, uint64_t bytes, const std::string& name);
+  // New memory; reads before writes are reported. nullptr data for sizes of 0.
+  uint64_t allocate(uint64_t bytes, const std::string& name);
+  void release(uint64_t base);
+  // The same for a tensor that an op makes: it lives until release_temporaries().
+  uint64_t allocate_temporary(uint64_t bytes);
+  void release_temporaries();
+  // Where an allocation's bytes lie; throws for an address that is none's.
+  uint8_t* data(uint64_t address, uint64_t bytes);
+
+  FatBinary* register_binary(const void* wrapper);
+  void register_function(const void* host, FatBinary* binary, const char* name);
+  void register_variable(const void* host, FatBinary* binary, const char* name);
+  const Allocation* variable(const void* host);
+  const Kernel& kernel(const void* host);
+  std::string launch(const void* host, const Launch& launch, void* const* arguments);
+  std::string launch(Module& module, const Kernel& kernel, const Launch& launch,
+                     const uint8_t* parameters);
+  uint32_t& dynamic_limit(const void* host) { return dynamic_limits_[host]; }
+
+  std::vector<Report> take_reports();
+  std::map<std::string, KernelStats>& stats() { return stats_; }
+  Memory& memory() { return memory_; }
+
+ private:
+  struct Symbol {
+    FatBinary* binary;
+    std::string name;
+  };
+  struct Mapping {
+    std::unique_ptr<Reserved> reserved;
+    std::vector<uint64_t> ranges;
+    std::vector<uint8_t> bytes;
+  };
+
+  Module& module_of(FatBinary& binary);
+  std::string check(const Kernel& kernel, const Launch& launch) const;
+
+  Memory memory_;
+  std::vector<std::unique_ptr<FatBinary>> binaries_;
+  std::map<const void*, Symbol> functions_;
+  std::map<const void*, Symbol> variables_;
+  std::map<const void*, uint32_t> dynamic_limits_;
+  std::map<uint64_t, Mapping> mappings_;
+  std::vector<uint64_t> temporaries_;
+  std::vector<Report> reports_;
+  std::map<std::string, KernelStats> stats_;
+};
+
+}  // namespace ptxrun

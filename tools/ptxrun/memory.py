@@ -1,0 +1,70 @@
+"""CPU tensors as device memory: the same bytes, at addresses that only kernels can follow."""
+
+import ctypes
+
+import torch
+from torch import Tensor
+
+from . import _ptxrun
+
+
+def _byte_range(tensor: Tensor) -> tuple[int, int]:
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    first = tensor.storage_offset()
+    return first * tensor.itemsize, (first + last + 1) * tensor.itemsize
+
+
+def _merged(ranges: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    merged: list[tuple[int, int, str]] = []
+    for begin, end, name in sorted(ranges):
+        if merged and begin <= merged[-1][1]:
+            known = merged[-1]
+            names = known[2] if name in known[2].split("/") else f"{known[2]}/{name}"
+            merged[-1] = (known[0], max(known[1], end), names)
+        else:
+            merged.append((begin, end, name))
+    return merged
+
+
+class DeviceMemory:
+    """Tensors of one call. A kernel may touch what they span, and nothing beside it."""
+
+    def __init__(self, tensors: list[tuple[str, Tensor]]) -> None:
+        ranges: dict[int, list[tuple[int, int, str]]] = {}
+        storages: dict[int, torch.UntypedStorage] = {}
+        for name, tensor in tensors:
+            if tensor.device.type == "cpu" and tensor.numel() > 0:
+                storage = tensor.untyped_storage()
+                storages[storage.data_ptr()] = storage
+                ranges.setdefault(storage.data_ptr(), []).append((*_byte_range(tensor), name))
+        self._bases: dict[int, int] = {}
+        self._storages: dict[int, torch.UntypedStorage] = {}
+        for data, storage in storages.items():
+            (begin, end, name), *rest = _merged(ranges[data])
+            base = _ptxrun.map(data, storage.nbytes(), begin, end - begin, name)
+            for begin, end, name in rest:
+                _ptxrun.map_more(base, data, begin, end - begin, name)
+            self._bases[data] = base
+            window = (ctypes.c_uint8 * storage.nbytes()).from_address(base)
+            self._storages[data] = torch.frombuffer(window, dtype=torch.uint8).untyped_storage()
+
+    def to_device(self, tensor: Tensor) -> Tensor:
+        if tensor.device.type != "cpu" or tensor.numel() == 0:
+            return tensor
+        storage = self._storages[tensor.untyped_storage().data_ptr()]
+        view = torch.empty(0, dtype=tensor.dtype)
+        return view.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+    def release(self) -> None:
+        for base in self._bases.values():
+            _ptxrun.release(base)
+        self._bases.clear()
+
+
+def from_device(tensor: Tensor) -> Tensor:
+    """A copy, in host memory, of a tensor that an op has made."""
+    copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    if copy.numel() > 0:
+        _, count = _byte_range(copy)
+        ctypes.memmove(copy.data_ptr(), _ptxrun.data(tensor.data_ptr(), count), count)
+    return copy
