@@ -1,4 +1,4 @@
-// rmsnorm, torch side. A backend is a function void run(const RmsNormParams&).
+// rmsnorm, torch side. A backend is a function void run(const RmsNormParams&, int32_t device_idx).
 #pragma once
 
 #include "common/check.h"
@@ -19,7 +19,7 @@ void rmsnorm_out(const Tensor& x, const Tensor& weight, double eps, const Tensor
   checks.at_least("eps", eps, 0.0);
   p.eps = static_cast<float>(eps);
   p.out = checks.array_out<2>("out", out, kFloats, "[M, H]", {p.num_rows, p.depth});
-  kRun(p);
+  kRun(p, x.get_device_index());
 }
 
 template <auto kRun>

@@ -7,7 +7,7 @@
 
 namespace dflash {
 
-static void run_cpu(const RmsNormParams& p) {
+static void run_cpu(const RmsNormParams& p, int32_t) {
   const auto norm_row = gemm_kernels().norm_row;
   torch::stable::parallel_for(0, p.num_rows, row_grain(p.depth), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) norm_row(p, row);
