@@ -1,6 +1,6 @@
 import contextlib
+import importlib.util
 import os
-from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ settings.register_profile("nightly", max_examples=5000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 # ptx: the CUDA kernels' own PTX, run on CPU tensors by tools/ptxrun. Built with DFLASH_PTXRUN=ON.
-HAS_PTX = any((Path(__file__).parent.parent / "tools/ptxrun").glob("_ptxrun.*"))
+HAS_PTX = importlib.util.find_spec("ptxrun._ptxrun") is not None
 HAS_CUDA = torch.cuda.is_available()
 DEVICES = ["cpu"] + ["ptx"] * HAS_PTX + ["cuda"] * HAS_CUDA
 PTX_EXAMPLES = 15
@@ -23,8 +23,13 @@ def pytest_report_header():
 
 
 @pytest.fixture(scope="session", params=DEVICES)
-def device(request):
-    return torch.device("cpu" if request.param == "ptx" else request.param)
+def device_class(request):
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def device(device_class):
+    return torch.device("cpu" if device_class == "ptx" else device_class)
 
 
 @contextlib.contextmanager
@@ -44,7 +49,7 @@ def fewer_examples(function):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
     callspec = getattr(item, "callspec", None)
-    if callspec is None or callspec.params.get("device") != "ptx":
+    if callspec is None or callspec.params.get("device_class") != "ptx":
         return (yield)
     import ptxrun
 

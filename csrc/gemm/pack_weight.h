@@ -1,5 +1,5 @@
-// pack_weight and unpack, torch side. A backend is two functions, void run(const PackWeightParams&)
-// and void run(const UnpackParams&).
+// pack_weight and unpack, torch side. A backend is two functions,
+// void run(const PackWeightParams&, int32_t device_idx) and the same for UnpackParams.
 #pragma once
 
 #include "gemm/weight.h"
@@ -25,7 +25,7 @@ void pack_weight_out(const Tensor& weight, bool pair, const Tensor& out) {
   const auto shape = packed_shape(plain);
   checks.tensor("out", out, {weight.scalar_type()}, "[blocks, ...]", shape);
   check_contiguous(checks, "out", out);
-  kRun(PackWeightParams{plain, out.mutable_data_ptr()});
+  kRun(PackWeightParams{plain, out.mutable_data_ptr()}, weight.get_device_index());
 }
 
 template <auto kRun, auto kAdvise>
@@ -54,8 +54,9 @@ template <auto kRun>
 void unpack_out(const Tensor& packed, std::vector<int64_t> shape, bool pair, const Tensor& out) {
   const Checks checks{"unpack", packed};
   const GemmWeight w = packed_weight(checks, packed, shape, pair);
-  kRun(UnpackParams{
-      w, checks.array_out<2>("out", out, {packed.scalar_type()}, "[N, K]", {shape[0], shape[1]})});
+  const auto to =
+      checks.array_out<2>("out", out, {packed.scalar_type()}, "[N, K]", {shape[0], shape[1]});
+  kRun(UnpackParams{w, to}, packed.get_device_index());
 }
 
 template <auto kRun>

@@ -1,5 +1,5 @@
 // verify_gemm, torch side: checks and outputs, the same for every backend. A backend is a function
-// void run(const VerifyGemmParams&, int32_t device_idx).
+// void run(const VerifyGemmParams&, const Tensor& x): x is there for its device.
 #pragma once
 
 #include <string>
@@ -61,7 +61,7 @@ void verify_gemm_out(const Tensor& x, const Tensor& weight, const OptionalTensor
   p.addend = gemm_term(checks, "addend", addend, "[M, N]", rows, width);
   p.residual = gemm_term(checks, "residual", residual, "[M, num_outputs]", rows, p.num_outputs);
   p.out = checks.array_out<2>("out", out, kFloats, "[M, num_outputs]", {rows, p.num_outputs});
-  kRun(p, x.get_device_index());
+  kRun(p, x);
 }
 
 template <auto kRun>

@@ -46,34 +46,34 @@ def test_a_pair_has_gate_and_up_in_one_block():
     dtype=st.sampled_from(FLOATS),
     pair=st.booleans(),
 )
-def test_equals_reference(device, num_rows, depth, dtype, pair):
+def test_equals_reference(device, layout, num_rows, depth, dtype, pair):
     weight = numbered(num_rows * (1 + pair), depth, dtype).to(device)
     packed = pack_weight(weight, pair=pair)
-    assert same_bits(packed.cpu(), reference.pack_weight(weight.cpu(), pair=pair))
+    assert same_bits(packed.cpu(), reference.pack_weight(weight.cpu(), pair=pair, layout=layout))
     assert packed.data_ptr() % 64 == 0
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_any_stride_and_out(device, dtype):
+def test_any_stride_and_out(device, layout, dtype):
     buffer = torch.full((40, 99), float("nan"), dtype=dtype, device=device)
     weight = buffer[:33, 7:78]
     weight.copy_(torch.randn(33, 71))
     out = torch.empty_like(pack_weight(weight.contiguous()))
     assert pack_weight(weight, out=out) is out
-    assert same_bits(out.cpu(), reference.pack_weight(weight.cpu()))
+    assert same_bits(out.cpu(), reference.pack_weight(weight.cpu(), layout=layout))
 
 
-def test_large_and_in_many_tasks(device):
+def test_large_and_in_many_tasks(device, layout):
     weight = torch.randint(-(2**15), 2**15, (2000, 1031)).short().view(torch.bfloat16).to(device)
     packed = pack_weight(weight)
-    assert same_bits(packed.cpu(), reference.pack_weight(weight.cpu()))
+    assert same_bits(packed.cpu(), reference.pack_weight(weight.cpu(), layout=layout))
 
 
-def test_addresses_past_32_bits(device):
+def test_addresses_past_32_bits(device, layout):
     buffer = torch.empty(2**32 + 4, dtype=torch.bfloat16, device=device)  # 3 pages are touched
     weight = buffer.as_strided((3, 4), (2**31, 1))
     weight.copy_(torch.arange(12).view(3, 4))
-    assert same_bits(pack_weight(weight).cpu(), reference.pack_weight(weight.cpu()))
+    assert same_bits(pack_weight(weight).cpu(), reference.pack_weight(weight.cpu(), layout=layout))
 
 
 DTYPES = "bfloat16 or float16 or float32"

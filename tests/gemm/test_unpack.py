@@ -37,11 +37,11 @@ def test_the_high_half_comes_first():
     dtype=st.sampled_from(FLOATS),
     pair=st.booleans(),
 )
-def test_undoes_pack_weight(device, num_rows, depth, dtype, pair):
+def test_undoes_pack_weight(device, layout, num_rows, depth, dtype, pair):
     weight = numbered(dtype, num_rows * (1 + pair), depth)
     packed = pack_weight(weight.to(device), pair=pair)
     assert same_bits(unpack(packed, weight.shape, pair=pair).cpu(), weight)
-    assert same_bits(reference.unpack(packed.cpu(), weight.shape, pair=pair), weight)
+    assert same_bits(reference.unpack(packed.cpu(), weight.shape, pair=pair, layout=layout), weight)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -6,7 +6,7 @@ from bounds import assert_within
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dflash_ops import pack_weight, reference, rmsnorm, verify_gemm
+from dflash_ops import _C, pack_weight, reference, rmsnorm, verify_gemm
 
 FLOATS = [torch.bfloat16, torch.float16, torch.float32]
 # Each side of the row tiles (4 and 8 in registers, 64 in a call), of the blocks and of the chunks.
@@ -177,14 +177,14 @@ def test_denormals_are_flushed_inside_the_product_only():
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("num_outputs", "depth"), [(65, 1030), (600, 576)])
-def test_a_row_has_its_bits_in_any_call(device, dtype, num_outputs, depth):
+def test_a_row_has_its_bits_in_any_call(device, device_class, dtype, num_outputs, depth):
     x, weight = random_call(1, 300, num_outputs, depth, dtype)
     x, weight = x.to(device), weight.to(device)
     packed = pack_weight(weight)
     call = {"num_outputs": num_outputs}
     want = verify_gemm(x, packed, **call)
     assert torch.equal(verify_gemm(x, weight), want)
-    for num_rows in range(1, 65):
+    for num_rows in range(1, 65) if device_class == "cpu" else ROWS[1:-1]:
         first = (7 * num_rows) % 200
         part = verify_gemm(x[first : first + num_rows], packed, **call)
         assert torch.equal(part, want[first : first + num_rows]), num_rows
@@ -192,6 +192,28 @@ def test_a_row_has_its_bits_in_any_call(device, dtype, num_outputs, depth):
         assert torch.equal(verify_gemm(x[row : row + 1], weight)[0], want[row])
     shuffle = torch.randperm(300, generator=torch.Generator().manual_seed(0))
     assert torch.equal(verify_gemm(x[shuffle], packed, **call), want[shuffle])
+
+
+def test_many_rows_have_the_bits_of_one(device):
+    """Enough outputs for every shape of a CUDA tile: their warps share k differently."""
+    for dtype in FLOATS[::2]:
+        depth = 200 if dtype == torch.bfloat16 else 36
+        x, weight = (t.to(device) for t in random_call(6, 520, 4100, depth, dtype))
+        want = verify_gemm(x, weight)
+        for num_rows in (1, 9, 17, 40):
+            rows = torch.arange(num_rows, device=device) * 13
+            assert torch.equal(verify_gemm(x[rows], weight), want[rows])
+
+
+def test_cuda_plan_covers_every_row():
+    for num_rows in (1, 8, 9, 16, 17, 32, 33, 64, 65, 2048, 2**33):
+        for weight_rows in (1, 16, 4095, 4096, 151936, 2**31):
+            plan = _C.plan_verify_gemm_cuda(num_rows, weight_rows)
+            blocks, rest = divmod(plan.num_ctas, plan.row_tiles)
+            assert rest == 0
+            assert 0 <= plan.row_tiles * plan.tokens - num_rows < plan.tokens
+            assert 0 <= blocks * plan.weight_rows - weight_rows < plan.weight_rows
+            assert plan.smem_bytes <= 99 * 1024 and plan.threads <= 1024
 
 
 def test_threads_do_not_reach_the_bits():

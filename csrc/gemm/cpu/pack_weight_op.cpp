@@ -17,7 +17,7 @@ static void advise_cpu(void* data, int64_t bytes) {
   if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
 }
 
-static void pack_cpu(const PackWeightParams& p) {
+static void pack_cpu(const PackWeightParams& p, int32_t) {
   const GemmWeight& w = p.plain;
   torch::stable::parallel_for(0, w.num_blocks(), row_grain(w.depth),
                               [&](int64_t begin, int64_t end) {
@@ -28,7 +28,7 @@ static void pack_cpu(const PackWeightParams& p) {
                               });
 }
 
-static void unpack_cpu(const UnpackParams& p) {
+static void unpack_cpu(const UnpackParams& p, int32_t) {
   torch::stable::parallel_for(0, p.packed.num_blocks(), row_grain(p.packed.depth),
                               [&](int64_t begin, int64_t end) {
                                 for (int64_t b = begin; b < end; ++b) unpack_block(p, b);

@@ -6,7 +6,7 @@
 
 namespace dflash {
 
-static void run_cpu(const VerifyGemmParams& p, int32_t) {
+static void run_cpu(const VerifyGemmParams& p, const Tensor&) {
   const PackedX x(p.x, p.norm_weight, p.eps, p.num_rows, p.weight.depth);
   for_each_tile(p.weight, x, p.num_rows,
                 [&](int64_t block, int64_t first_row, int64_t num_rows, float* sums) {

@@ -1,0 +1,74 @@
+// PTX instructions that CUDA C++ has no word for: one function = one instruction.
+#pragma once
+
+#include <cstdint>
+
+#include "common/dtype.h"
+#include "device/warp.cuh"
+
+namespace dflash {
+
+// Address of a shared variable in the shared window, as the instructions below take it.
+__device__ inline uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// Copies `bytes` (0 .. 16) to shared memory behind the thread's back and fills the rest of the 16
+// with zeros. Both addresses are multiples of 16. Past the first-level cache: for data read once.
+__device__ inline void cp_async_16(uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+               : "memory");
+}
+
+__device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most kPending of the thread's committed groups are under way.
+template <int kPending>
+__device__ inline void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+__device__ inline uint4 load_shared_16(uint32_t address) {
+  uint4 value;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(address)
+               : "memory");
+  return value;
+}
+
+__device__ inline void store_shared_16(uint32_t address, uint4 value) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value.x),
+               "r"(value.y), "r"(value.z), "r"(value.w)
+               : "memory");
+}
+
+// sums[16][8] += a[16][16] b[16][8]. With g = lane / 4 and t = lane % 4 a lane holds
+//   a     rows g, g + 8, g, g + 8; columns 2t, 2t + 1 and, in the last two, 2t + 8, 2t + 9
+//   b     column g; rows 2t, 2t + 1 and 2t + 8, 2t + 9
+//   sums  rows g, g, g + 8, g + 8; columns 2t, 2t + 1, 2t, 2t + 1
+template <class T>
+__device__ inline void mma_m16n8k16(float (&sums)[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                    uint32_t a3, uint32_t b0, uint32_t b1);
+
+template <>
+__device__ inline void mma_m16n8k16<BF16>(float (&sums)[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                          uint32_t a3, uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+template <>
+__device__ inline void mma_m16n8k16<F16>(float (&sums)[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                         uint32_t a3, uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+}  // namespace dflash

@@ -1,0 +1,55 @@
+// How CUDA kernels lay a packed weight out, in a buffer of the size that GemmWeight gives: blocks
+// of 16 rows, one after the other, each cut along k into chunks of 64 bytes a row. A chunk is 16
+// rows one under the other, 1 KB that a warp reads in two coalesced accesses of 16 bytes a lane;
+// the last chunk may be narrower. A pair's block has 8 gate rows over their 8 up rows, so that the
+// lane that holds a sum of the one holds the sum of the other.
+#pragma once
+
+#include "gemm/params.h"
+
+namespace dflash {
+
+inline constexpr int kTileRows = 16;       // rows of a block: the m of mma
+inline constexpr int kChunkRowBytes = 64;  // 4 lanes of 16 bytes
+
+constexpr int64_t element_bytes(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
+
+struct WeightLayout {
+  int64_t num_rows;
+  int64_t depth;        // k with its padding: 16-bit types are packed in pairs
+  int64_t chunk_depth;  // k of a whole chunk
+  int64_t num_chunks;
+  int64_t num_blocks;
+  bool is_pair;
+
+  constexpr explicit WeightLayout(const GemmWeight& w)
+      : num_rows(w.num_rows),
+        depth(w.dtype == DType::kF32 ? w.depth : (w.depth + 1) / 2 * 2),
+        chunk_depth(kChunkRowBytes / element_bytes(w.dtype)),
+        num_chunks((w.depth + chunk_depth - 1) / chunk_depth),
+        num_blocks(w.num_blocks() * GemmWeight::kBlock / kTileRows),
+        is_pair(w.is_pair) {}
+
+  // k of a chunk's row: the distance between its rows.
+  constexpr int64_t pitch(int64_t chunk) const {
+    const int64_t left = depth - chunk * chunk_depth;
+    return left < chunk_depth ? left : chunk_depth;
+  }
+  // Elements from the start of the buffer to (row of the block, k).
+  constexpr int64_t offset(int64_t block, int row, int64_t k) const {
+    const int64_t chunk = k / chunk_depth;
+    return block * kTileRows * depth + chunk * chunk_depth * kTileRows + row * pitch(chunk) +
+           k % chunk_depth;
+  }
+  // The weight's own row that stands at `row` of a block; -1: padding.
+  constexpr int64_t row_at(int64_t block, int row) const {
+    if (!is_pair) {
+      const int64_t i = block * kTileRows + row;
+      return i < num_rows ? i : -1;
+    }
+    const int64_t half = num_rows / 2, i = block * (kTileRows / 2) + row % (kTileRows / 2);
+    return i < half ? i + (row < kTileRows / 2 ? 0 : half) : -1;
+  }
+};
+
+}  // namespace dflash

@@ -1,0 +1,31 @@
+// Every instantiation of the CUDA kernels: what each costs in compile time and in the library. The
+// test of registers and spills compiles them and counts.
+#pragma once
+
+#include "gemm/cuda/plan.h"
+
+namespace dflash {
+
+struct KernelInstances {
+  const char* kernel;
+  int count;
+};
+
+inline constexpr int kFloatTypes = 3;  // bf16, fp16, fp32
+
+inline constexpr KernelInstances kInstances[] = {
+    {"accept_match_kernel", 1},
+    {"pack_weight_kernel", 2},  // by the size of an element
+    {"unpack_kernel", 2},
+    {"rmsnorm_kernel", kFloatTypes},
+    {"verify_gemm_kernel", kFloatTypes * kNumGemmShapes},
+};
+
+constexpr int num_instances() {
+  int sum = 0;
+  for (const KernelInstances& kernel : kInstances) sum += kernel.count;
+  return sum;
+}
+static_assert(num_instances() <= 120);
+
+}  // namespace dflash

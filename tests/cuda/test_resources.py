@@ -1,0 +1,40 @@
+"""What ptxas makes of the CUDA kernels: no spills, no local memory, registers within the budget."""
+
+import re
+import subprocess
+import sysconfig
+import tomllib
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from dflash_ops import _C
+
+ROOT = Path(__file__).resolve().parents[2]
+NVCC = Path(sysconfig.get_path("purelib")) / "nvidia" / "cu13" / "bin" / "nvcc"
+BUDGETS = tomllib.loads((Path(__file__).parent / "registers.toml").read_text())
+FLAGS = "-std=c++20 -O3 -fmad=false --expt-relaxed-constexpr -arch=sm_80 -cubin -Xptxas -v".split()
+ENTRY = re.compile(
+    r"Compiling entry function '(\w+)'.*?(\d+) bytes stack frame, (\d+) bytes spill stores, "
+    r"(\d+) bytes spill loads.*?Used (\d+) registers",
+    re.DOTALL,
+)
+
+
+@pytest.mark.skipif(not NVCC.exists(), reason="no nvcc")
+@pytest.mark.parametrize("source", sorted(ROOT.glob("csrc/*/cuda/*.cu")), ids=lambda p: p.stem)
+def test_registers_and_spills(source, tmp_path):
+    command = [NVCC, *FLAGS, f"-I{ROOT / 'csrc'}", source, "-o", tmp_path / "cubin"]
+    report = subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    counts, registers = defaultdict(int), defaultdict(int)
+    for name, *numbers in ENTRY.findall(report):
+        kernel = next((k for k in _C.kernel_instances if k in name), name)
+        stack, stores, loads, used = map(int, numbers)
+        assert (stack, stores, loads) == (0, 0, 0), name
+        counts[kernel] += 1
+        registers[kernel] = max(registers[kernel], used)
+    assert counts, report
+    for kernel in counts:
+        assert counts[kernel] == _C.kernel_instances.get(kernel), f"{kernel}: csrc/instances.h"
+        assert registers[kernel] <= BUDGETS[kernel], f"{kernel}: {registers[kernel]} registers"
