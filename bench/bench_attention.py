@@ -5,7 +5,7 @@ import torch
 from case import Case
 from torch import Tensor
 
-from dflash_ops import tree_attention
+from dflash_ops import merge_states, tree_attention
 
 PAGE_SIZE = 64
 
@@ -13,6 +13,7 @@ PAGE_SIZE = 64
 def cases(device: torch.device) -> Iterator[Case]:
     for rows, keys in ((1, 4096), (16, 4096), (16, 32768)):
         yield attention_chain(device, rows, keys, num_kv_heads=8, group=4, dim=128)
+    yield merge(device, rows=64, num_heads=32, dim=128)
 
 
 def attention_chain(
@@ -62,3 +63,23 @@ def close(ours: Tensor, peer: Tensor) -> None:
     """Both round weights or values to bf16 somewhere: a few parts in 2^8 of the mean value."""
     error = (ours.float() - peer.float()).norm() / peer.float().norm()
     assert error < math.ldexp(1, -6), error
+
+
+def merge(device: torch.device, rows: int, num_heads: int, dim: int) -> Case:
+    g = torch.Generator().manual_seed(0)
+    out_a, out_b = torch.randn(2, rows, num_heads, dim, generator=g).to(device, torch.bfloat16)
+    lse_a, lse_b = torch.randn(2, rows, num_heads, generator=g).to(device)
+
+    def eager() -> Tensor:
+        lse = torch.logaddexp(lse_a, lse_b)
+        a, b = (lse_a - lse).exp()[..., None], (lse_b - lse).exp()[..., None]
+        return (out_a * a + out_b * b).to(out_a.dtype)
+
+    return Case(
+        op="merge_states",
+        name=f"rows={rows}, Hq={num_heads}, Dv={dim}",
+        ours=lambda: merge_states(out_a, lse_a, out_b, lse_b).out,
+        peers={"eager": eager},
+        bytes_moved=3 * out_a.nbytes + 3 * lse_a.nbytes,
+        check=close,
+    )

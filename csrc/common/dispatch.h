@@ -26,7 +26,7 @@ constexpr DType dtype_of() {
 
 // The same for element types: calls f(std::type_identity<T>{}) for the T that `dtype` names.
 template <class... Ts, class F>
-[[nodiscard]] bool with_dtype(DType dtype, F&& f) {
+[[nodiscard]] constexpr bool with_dtype(DType dtype, F&& f) {
   return ((dtype == dtype_of<Ts>() && (f(std::type_identity<Ts>{}), true)) || ...);
 }
 

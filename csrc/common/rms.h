@@ -32,6 +32,6 @@ static float rms_scale(const T* x, int64_t n, float eps) {
 }
 
 // The normed element: scaled, times the weight in fp32, rounded once by the caller.
-static inline float rms_apply(float x, float scale, float weight) { return x * scale * weight; }
+static constexpr float rms_apply(float x, float scale, float weight) { return x * scale * weight; }
 
 }  // namespace dflash

@@ -195,3 +195,64 @@ def _(q, k_cache, v_cache, **kwargs):
 @torch.library.register_fake("dflash::tree_attention.out")
 def _(*args, **kwargs):
     return None
+
+
+def merge_states(
+    out_a: Tensor,
+    lse_a: Tensor,
+    out_b: Tensor,
+    lse_b: Tensor,
+    *,
+    sinks: Tensor | None = None,
+    out: Attended | None = None,
+) -> Attended:
+    """Merge attention over some keys with attention over others: attention over all of them.
+
+    ``lse = log(exp(lse_a) + exp(lse_b))``, ``out = exp(lse_a - lse) out_a + exp(lse_b - lse)
+    out_b``. A side whose lse is -inf has no keys: its out is ignored and the other's bits are the
+    result; if both have none, out is 0 and lse -inf.
+
+    Args:
+        out_a: ``[T, Hq, Dv]`` bf16, fp16 or fp32, of attention without a sink.
+        lse_a: ``[T, Hq]`` float32, natural log.
+        out_b: as out_a, of its dtype.
+        lse_b: as lse_a.
+        sinks: ``[Hq]`` float, logit of a key without a value: out is scaled by
+            ``exp(lse) / (exp(lse) + exp(sink))``; lse does not count it.
+        out: tensors to write into; they may be the inputs of one side.
+
+    Every tensor may have any strides.
+
+    Returns:
+        An :class:`Attended`; ``out`` if given.
+
+    Raises:
+        TypeError: a dtype is not as above.
+        ValueError: a shape or device is not as above.
+
+    Reference: :func:`dflash_ops.reference.merge_states`; a few roundings in fp32.
+    """
+    checks = Checks("merge_states", out_a)
+    checks.tensor("out_a", out_a, FLOATS, "[T, Hq, Dv]", -1, -1, -1)
+    shape, pairs = out_a.shape, out_a.shape[:2]
+    checks.tensor("lse_a", lse_a, (torch.float32,), "[T, Hq]", *pairs)
+    checks.tensor("out_b", out_b, (out_a.dtype,), "[T, Hq, Dv]", *shape)
+    checks.tensor("lse_b", lse_b, (torch.float32,), "[T, Hq]", *pairs)
+    checks.tensor("sinks", sinks, FLOATS, "[Hq]", shape[1])
+    args = (out_a, lse_a, out_b, lse_b)
+    if out is None:
+        return Attended(*torch.ops.dflash.merge_states(*args, sinks=sinks))
+    checks.tensor("out", out.out, (out_a.dtype,), "[T, Hq, Dv]", *shape)
+    checks.tensor("lse", out.lse, (torch.float32,), "[T, Hq]", *pairs)
+    torch.ops.dflash.merge_states.out(*args, sinks=sinks, **out._asdict())
+    return out
+
+
+@torch.library.register_fake("dflash::merge_states")
+def _(out_a, lse_a, out_b, lse_b, *, sinks=None):
+    return out_a.new_empty(out_a.shape), lse_a.new_empty(lse_a.shape)
+
+
+@torch.library.register_fake("dflash::merge_states.out")
+def _(*args, **kwargs):
+    return None

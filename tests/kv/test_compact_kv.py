@@ -228,6 +228,11 @@ def test_many_tasks(device):
     torch.set_num_threads(1)
 
 
+def test_more_layers_and_longer_paths_than_one_kernel_takes_at_once(device):
+    check(device, make_call(seed=1, layers=130, sizes=(3, 9)))
+    check(device, make_call(seed=2, sizes=(400,), width=300, layers=1))
+
+
 @pytest.mark.parametrize("index", [torch.int32, torch.int64])
 def test_any_strides_in_place(device, index):
     call = make_call(3) | {"accepted_rows": MOVING}

@@ -30,6 +30,10 @@ void tree_attention_merge(const TreeAttentionParams& p, const AttentionPlan& pla
 // 0 and -inf for the rows that belong to no request.
 void tree_attention_fill(const TreeAttentionParams& p, const AttentionPlan& plan);
 
+// Logit of a head's sink; -inf without sinks.
+float sink_of(const ArrayView<1>& sinks, int64_t head);
+
+// Rows begin .. end - 1.
 void merge_states_cpu(const MergeStatesParams& p, int64_t begin, int64_t end);
 
 }  // namespace dflash

@@ -49,6 +49,14 @@ static void write_row(const TreeAttentionParams& p, int64_t row, int64_t head, c
   }
 }
 
+float sink_of(const ArrayView<1>& sinks, int64_t head) {
+  float sink = -std::numeric_limits<float>::infinity();
+  if (!sinks) return sink;
+  (void)with_dtype<float, BF16, F16>(
+      sinks.dtype, [&]<class T>(T) { sink = to_float(*sinks.at<typename T::type>(head)); });
+  return sink;
+}
+
 // lse = max + log(sum); a sum is at least 1, or 0 without a key, or NaN.
 static float log_sum_exp(float max, float sum) {
   if (sum == 0) return -std::numeric_limits<float>::infinity();
@@ -61,9 +69,7 @@ static void write_pair(const TreeAttentionParams& p, int64_t row, int64_t head, 
   p.lse.at<float>(row)[head * p.lse.strides[1]] = log_sum_exp(max, sum);
   float divisor = sum;
   if (p.sinks && sum != 0) {
-    float sink = 0;
-    (void)with_dtype<float, BF16, F16>(
-        p.sinks.dtype, [&]<class T>(T) { sink = to_float(*p.sinks.at<typename T::type>(head)); });
+    const float sink = sink_of(p.sinks, head);
     const float top = sink > max ? sink : max;
     const float weight = exp_f32(max - top);
     divisor = std::fma(sum, weight, exp_f32(sink - top));

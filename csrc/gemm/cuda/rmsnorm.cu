@@ -1,65 +1,45 @@
-// rmsnorm: rows over their root mean square, times a weight.
+// rmsnorm: each row over its root mean square, times the weight, rounded to the dtype of x.
 //
-//   grid   num_rows                one CTA per row
-//   block  256 threads
-//   smem   a float per warp
-//   reads  the row twice, the second time from cache; the weight once
-//
-// L1: thread j sums the squares of elements j, j + 256, .. by fmaf from zero; the lanes of a warp
-// are added in a butterfly, the warps in ascending order. H alone fixes that.
+//   grid   num_rows                  one row per CTA
+//   block  kRmsChains = 256
+//   smem   1 KB
+//   reads  x from memory once, and once more from the cache; the weight from the cache
 //
 // Reference: python/dflash_ops/reference/gemm.py
 
-#include "common/dispatch.h"
-#include "device/elements.cuh"
-#include "device/warp.cuh"
+#include "common/rms.h"
+#include "device/rms.cuh"
 #include "gemm/cuda/launch.h"
 
 namespace dflash {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / kWarpSize;
-
-// The sum over the CTA, for all its threads.
-__device__ float sum_of_cta(float value) {
-  __shared__ float sums[kWarps];
-#pragma unroll
-  for (int width = 1; width < kWarpSize; width *= 2) {
-    value += __shfl_xor_sync(kFullMask, value, width);
-  }
-  if (lane_index() == 0) sums[warp_index()] = value;
-  __syncthreads();
-  float sum = sums[0];
-#pragma unroll
-  for (int warp = 1; warp < kWarps; ++warp) sum += sums[warp];
-  return sum;
-}
-
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kRmsChains)
     rmsnorm_kernel(const __grid_constant__ RmsNormParams p) {
   const int64_t row = blockIdx.x;
   const T* x = p.x.at<T>(row);
-  float squares = 0;
-  for (int64_t i = threadIdx.x; i < p.depth; i += kThreads) {
-    const float value = to_float(x[i]);
-    squares = fmaf(value, value, squares);
-  }
-  const float mean = sum_of_cta(squares) / static_cast<float>(p.depth);
-  const float scale = 1.0f / sqrtf(mean + p.eps);
-  const ArrayView<2> weight{p.weight.data, p.weight.dtype, {0, p.weight.strides[0]}};
-  for (int64_t i = threadIdx.x; i < p.depth; i += kThreads) {
-    const float normed = to_float(x[i]) * scale * load_element(weight, 0, i);
-    store_element(p.out, row, i, to_float(from_float<T>(normed)));
+  const float scale = cta_rms_scale(x, p.depth, p.eps);
+  for (int64_t i = int64_t{kVector} * threadIdx.x; i < p.depth; i += kVector * kRmsChains) {
+    const int64_t count = p.depth - i;
+    float values[kVector], weights[kVector];
+    load_vector(x + i, count, values);
+    load_vector(p.weight.data, p.weight.dtype, i, count, weights);
+    for (int j = 0; j < kVector; ++j) {
+      values[j] = to_float(from_float<T>(rms_apply(values[j], scale, weights[j])));
+    }
+    (void)with_dtype<float, BF16, F16>(p.out.dtype, [&]<class U>(std::type_identity<U>) {
+      store_vector(p.out.at<U>(row) + i * p.out.strides[1], p.out.strides[1], count, values);
+    });
   }
 }
 
 }  // namespace
 
 cudaError_t launch_rmsnorm(const RmsNormParams& p, cudaStream_t stream) {
-  if (p.num_rows == 0 || p.depth == 0) return cudaSuccess;  // 0 CTAs are a launch error
-  (void)with_dtype<float, BF16, F16>(p.x.dtype, [&](auto type) {
-    rmsnorm_kernel<typename decltype(type)::type><<<p.num_rows, kThreads, 0, stream>>>(p);
+  if (p.num_rows == 0) return cudaSuccess;  // a grid of 0 CTAs is a launch error
+  (void)with_dtype<float, BF16, F16>(p.x.dtype, [&]<class T>(std::type_identity<T>) {
+    rmsnorm_kernel<T><<<p.num_rows, kRmsChains, 0, stream>>>(p);
   });
   return cudaGetLastError();
 }

@@ -13,6 +13,7 @@
 #include "common/dispatch.h"
 #include "common/rms.h"
 #include "kv/cpu/kernels.h"
+#include "kv/quantise.h"
 
 namespace dflash {
 namespace {
@@ -53,23 +54,14 @@ void rotate(const float* cos_sin, int64_t rotary_dim, bool is_neox, Row& head) {
   }
 }
 
-template <class T>
-constexpr float largest() {
-  if constexpr (std::is_same_v<T, F8E4M3>) return 448.0f;
-  if constexpr (std::is_same_v<T, F8E5M2>) return 57344.0f;
-  if constexpr (std::is_same_v<T, int8_t>) return 127.0f;
-  return 0.0f;  // not a quantised type
-}
-
-// The scale that maps the largest finite magnitude to the format's. Never 0 or denormal, so that a
-// row of zeros divides.
-float dynamic_scale(const Row& head, float largest) {
+// Of the finite elements.
+float largest_magnitude(const Row& head) {
   float amax = 0.0f;
   for (const float x : head) {
     const float magnitude = std::fabs(x);
     amax = magnitude <= FLT_MAX && magnitude > amax ? magnitude : amax;
   }
-  return std::max(amax / largest, FLT_MIN);
+  return amax;
 }
 
 void store_head(const Row& head, const KvCache& cache, int64_t page, int64_t offset,
@@ -78,20 +70,19 @@ void store_head(const Row& head, const KvCache& cache, int64_t page, int64_t off
   const int64_t start = page * strides[0] + offset * strides[1] + head_idx * strides[2];
   const auto store = [&]<class T>(std::type_identity<T>) {
     T* out = static_cast<T*>(cache.pages.data) + start;
-    constexpr float kLargest = largest<T>();
+    constexpr float kLargest = largest_of<T>();
     if constexpr (kLargest == 0.0f) {
       for (size_t d = 0; d < head.size(); ++d) out[d] = from_float<T>(head[d]);
     } else {
       float scale = 1.0f;
       if (cache.scale.data != nullptr) {
         float* stored = cache.scale.at(page, offset, head_idx);
-        if (cache.scale.is_dynamic) *stored = dynamic_scale(head, kLargest);
+        if (cache.scale.is_dynamic) {
+          *stored = dynamic_scale(largest_magnitude(head), kLargest);
+        }
         scale = *stored;
       }
-      for (size_t d = 0; d < head.size(); ++d) {
-        const float x = head[d] / scale;  // clamped so that NaN stays NaN
-        out[d] = from_float<T>(x > kLargest ? kLargest : x < -kLargest ? -kLargest : x);
-      }
+      for (size_t d = 0; d < head.size(); ++d) out[d] = quantise<T>(head[d], scale);
     }
   };
   (void)with_dtype<float, BF16, F16, F8E4M3, F8E5M2, int8_t>(cache.pages.dtype, store);

@@ -128,3 +128,23 @@ def _dequantised(cache: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Ten
         return values
     scale = scale.to(dtype)
     return values * (scale[:, None] if scale.dim() == 1 else scale[..., None])
+
+
+def merge_states(
+    out_a: Tensor,
+    lse_a: Tensor,
+    out_b: Tensor,
+    lse_b: Tensor,
+    *,
+    sinks: Tensor | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> Attended:
+    """Computes and returns in `dtype`: a softmax over the two sides and the sink."""
+    sides = torch.stack([lse_a, lse_b], -1).to(dtype)
+    lse = sides.logsumexp(-1)
+    sink = torch.full_like(lse, -math.inf) if sinks is None else sinks.to(dtype).expand_as(lse)
+    total = torch.cat([sides, sink[..., None]], -1).logsumexp(-1, keepdim=True)
+    is_empty = sides == -math.inf
+    weights = (sides - total).exp().masked_fill(is_empty, 0)
+    outs = torch.stack([out_a, out_b], 2).to(dtype).masked_fill(is_empty[..., None], 0)
+    return Attended((weights[..., None] * outs).sum(2), lse)

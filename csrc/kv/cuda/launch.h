@@ -1,0 +1,13 @@
+// CUDA launchers of the kv ops: torch-free; they enqueue on `stream` and do not synchronise.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kv/params.h"
+
+namespace dflash {
+
+cudaError_t launch_rope_append_kv(const RopeAppendKvParams& p, cudaStream_t stream);
+cudaError_t launch_compact_kv(const CompactKvParams& p, cudaStream_t stream);
+
+}  // namespace dflash
