@@ -1,5 +1,7 @@
 """Products of a few rows with a weight, and the norm before them."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
@@ -140,17 +142,26 @@ def rmsnorm(x: Tensor, weight: Tensor, *, eps: float = 1e-6, out: Tensor | None 
     Reference: :func:`dflash_ops.reference.rmsnorm`, within the rounding of the fp32 sum and one
     rounding of the output.
     """
+    if torch.compiler.is_compiling() or weight.device != x.device:
+        _check_rmsnorm(x, weight, eps, out)
+    try:
+        if out is None:
+            return torch.ops.dflash.rmsnorm(x, weight, eps=eps)
+        torch.ops.dflash.rmsnorm.out(x, weight, eps=eps, out=out)
+        return out
+    except RuntimeError:  # checking before takes longer than a small norm
+        _check_rmsnorm(x, weight, eps, out)
+        raise
+
+
+def _check_rmsnorm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None) -> None:
     checks = Checks("rmsnorm", x)
     checks.tensor("x", x, FLOATS, "[M, H]", -1, -1)
     checks.last_contiguous("x", x)
     checks.tensor("weight", weight, FLOATS, "[H]", x.shape[1])
     checks.last_contiguous("weight", weight)
     checks.at_least("eps", eps, 0)
-    if out is None:
-        return torch.ops.dflash.rmsnorm(x, weight, eps=eps)
     checks.tensor("out", out, FLOATS, "[M, H]", *x.shape)
-    torch.ops.dflash.rmsnorm.out(x, weight, eps=eps, out=out)
-    return out
 
 
 def verify_gemm(
@@ -204,6 +215,41 @@ def verify_gemm(
     Reference: :func:`dflash_ops.reference.verify_gemm`, within the rounding of the fp32 sums and
     one rounding of the output.
     """
+    options: dict[str, Any] = {
+        "num_outputs": num_outputs,
+        "norm_weight": norm_weight,
+        "eps": eps,
+        "addend": addend,
+        "act": act,
+        "residual": residual,
+    }
+    tensors = (weight, bias, norm_weight, addend, residual, out)
+    is_mixed = any(t is not None and t.device != x.device for t in tensors)
+    if is_mixed or torch.compiler.is_compiling() or (out is not None and out_dtype is not None):
+        _check_verify_gemm(x, weight, bias, **options, out_dtype=out_dtype, out=out)
+    try:
+        if out is None:
+            return torch.ops.dflash.verify_gemm(x, weight, bias, **options, out_dtype=out_dtype)
+        torch.ops.dflash.verify_gemm.out(x, weight, bias, **options, out=out)
+        return out
+    except RuntimeError:  # checking before takes twice as long as a small product
+        _check_verify_gemm(x, weight, bias, **options, out_dtype=out_dtype, out=out)
+        raise
+
+
+def _check_verify_gemm(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    num_outputs: int | None,
+    norm_weight: Tensor | None,
+    eps: float,
+    addend: Tensor | None,
+    act: str,
+    residual: Tensor | None,
+    out_dtype: torch.dtype | None,
+    out: Tensor | None,
+) -> None:
     checks = Checks("verify_gemm", x)
     checks.tensor("x", x, FLOATS, "[M, K]", -1, -1)
     checks.last_contiguous("x", x)
@@ -229,21 +275,8 @@ def verify_gemm(
     checks.last_contiguous("addend", addend)
     checks.tensor("residual", residual, FLOATS, "[M, num_outputs]", rows, outputs)
     checks.last_contiguous("residual", residual)
-
-    options = {
-        "num_outputs": num_outputs,
-        "norm_weight": norm_weight,
-        "eps": eps,
-        "addend": addend,
-        "act": act,
-        "residual": residual,
-    }
-    if out is None:
-        return torch.ops.dflash.verify_gemm(x, weight, bias, **options, out_dtype=out_dtype)
     dtypes = FLOATS if out_dtype is None else (out_dtype,)
     checks.tensor("out", out, dtypes, "[M, num_outputs]", rows, outputs)
-    torch.ops.dflash.verify_gemm.out(x, weight, bias, **options, out=out)
-    return out
 
 
 def _num_blocks(num_rows: int, pair: bool) -> int:

@@ -345,6 +345,8 @@ def test_names_a_wrong_pair_dtype_and_device():
             OP(**call, **options)
     with pytest.raises(ValueError, match="verify_gemm: bias must be on cpu, got meta"):
         verify_gemm(**call, bias=torch.zeros(5, device="meta"))
+    with pytest.raises(TypeError, match="verify_gemm: out must be float16, got float32"):
+        verify_gemm(**call, out_dtype=torch.float16, out=torch.zeros(2, 5))
 
 
 def test_opcheck(device):
