@@ -12,24 +12,25 @@ struct Avx2 {
   static constexpr int kVecs = 2;
 
   static Reg load(const float* x) { return _mm256_loadu_ps(x); }
-  static Reg load(const BF16* x) {
+  static Reg widen(const float* x) { return load(x); }
+  static Reg widen(const BF16* x) {
     const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
   }
-  static Reg load(const F16* x) {
+  static Reg widen(const F16* x) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
   }
   static __m128i load_bytes(const void* x) {
     return _mm_loadl_epi64(static_cast<const __m128i*>(x));
   }
-  static Reg load(const int8_t* x) {
+  static Reg widen(const int8_t* x) {
     return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load_bytes(x)));
   }
-  static Reg load(const F8E5M2* x) {  // the upper half of a float16
+  static Reg widen(const F8E5M2* x) {  // the upper half of a float16
     return _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(load_bytes(x)), 8));
   }
   // As a float16 the bits are worth 2^-8 of the value; all ones, which is NaN, would be 480.
-  static Reg load(const F8E4M3* x) {
+  static Reg widen(const F8E4M3* x) {
     const __m128i bits = _mm_cvtepi8_epi16(load_bytes(x));  // the sign in all upper bits
     const __m128i magnitude = _mm_and_si128(bits, _mm_set1_epi16(0x7f));
     const __m128i is_nan = _mm_cmpeq_epi16(magnitude, _mm_set1_epi16(0x7f));
@@ -40,6 +41,8 @@ struct Avx2 {
   }
   static void store(float* x, Reg r) { _mm256_storeu_ps(x, r); }
   static Reg broadcast(float x) { return _mm256_set1_ps(x); }
+  static Reg add(Reg a, Reg b) { return _mm256_add_ps(a, b); }
+  static Reg max(Reg a, Reg b) { return _mm256_max_ps(a, b); }  // as max_f32
   static Reg mul(Reg a, Reg b) { return _mm256_mul_ps(a, b); }
   static Reg fma(Reg a, Reg b, Reg c) { return _mm256_fmadd_ps(a, b, c); }
 

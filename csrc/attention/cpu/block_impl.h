@@ -2,9 +2,10 @@
 // that the order of every sum is the same whatever its width.
 //
 //   score   one fma chain per (pair, key) from zero, k ascending
-//   x       = score * scale, then softcap * tanh(x / softcap); -inf for a key that is not visible
+//   x       = score * scale, then softcap * tanh(x / softcap); -inf is chosen, whatever the score,
+//             for a key that is not visible
 //   max     in 16 lanes (offset mod 16), then the lanes pairwise; new max = max(old max, that)
-//   weight  = exp(x - new max), 0 for a key that is not visible (selected, not multiplied)
+//   weight  = exp(x - new max), so 0 for a key that is not visible
 //   sum     = fma(sum, alpha, block's), alpha = exp(old max - new max); the block's weights are
 //             added in 16 chains (offset mod 16), then the chains pairwise
 //   out     = out * alpha, then one fma chain per (pair, column) over the visible keys, ascending
@@ -29,10 +30,10 @@ static constexpr float max_f32(float a, float b) { return a > b ? a : b; }
 
 template <class V, class T>
 static typename V::Reg load_part(const T* row, int64_t from, int64_t dim) {
-  if (from + V::kWidth <= dim) return V::load(row + from);
+  if (from + V::kWidth <= dim) return V::widen(row + from);
   T rest[V::kWidth] = {};
   for (int64_t i = from; i < dim; ++i) rest[i - from] = row[i];
-  return V::load(rest);
+  return V::widen(rest);
 }
 
 template <class V, class T>
@@ -174,44 +175,82 @@ static void accumulate(const SoftmaxBlock& block, const KeyList& keys, const flo
 
 // --- softmax: plain loops over 64 offsets, which compilers vectorise as they stand ---
 
+inline constexpr int kChains = 16;
+
 template <class Combine>
-static float reduce_block(const float* x, Combine combine) {
-  constexpr int kChains = 16;
-  float lanes[kChains];
+static void to_lanes(const float* x, Combine combine, float* lanes) {
   for (int c = 0; c < kChains; ++c) lanes[c] = x[c];
   for (int i = kChains; i < kBlockKeys; i += kChains) {
     for (int c = 0; c < kChains; ++c) lanes[c] = combine(lanes[c], x[i + c]);
   }
-  for (int width = kChains / 2; width > 0; width /= 2) {
-    for (int c = 0; c < width; ++c) lanes[c] = combine(lanes[c], lanes[c + width]);
-  }
-  return lanes[0];
 }
 
+// Combines the lanes of V::kWidth pairs: c with c + 8, then + 4, + 2, + 1. The pairs lie side by
+// side in a register for it, since within one the lanes would be added one after another.
+template <class V, class Combine>
+static void fold_lanes(const float (&lanes)[V::kWidth][kChains], Combine combine,
+                       float (&result)[V::kWidth]) {
+  typename V::Reg folded[kChains];
+  for (int part = 0; part < kChains; part += V::kWidth) {
+    typename V::Reg tile[V::kWidth];
+    for (int i = 0; i < V::kWidth; ++i) tile[i] = V::load(lanes[i] + part);
+    V::transpose(tile);
+    for (int i = 0; i < V::kWidth; ++i) folded[part + i] = tile[i];
+  }
+  for (int width = kChains / 2; width > 0; width /= 2) {
+    for (int c = 0; c < width; ++c) folded[c] = combine(folded[c], folded[c + width]);
+  }
+  V::store(result, folded[0]);
+}
+
+// Scores of one pair as they enter the softmax.
+static void finish_scores(const SoftmaxBlock& block, float* x) {
+  for (int i = 0; i < kBlockKeys; ++i) x[i] *= block.scale;
+  if (block.softcap > 0) {
+    for (int i = 0; i < kBlockKeys; ++i) {
+      x[i] = block.softcap * tanh_f32(x[i] / block.softcap);
+    }
+  }
+  if (block.visible != nullptr) {
+    for (int i = 0; i < kBlockKeys; ++i) x[i] = block.visible[i] != 0 ? x[i] : kNoScore;
+  }
+}
+
+// V::kWidth pairs at a time; those past the last stay zero and are not used.
+template <class V>
 static void softmax(const SoftmaxBlock& block, const SoftmaxState& state) {
-  const int32_t* visible = block.visible;
-  for (int64_t pair = 0; pair < block.num_pairs; ++pair) {
-    float* x = block.scores + pair * block.score_stride;
-    for (int i = 0; i < kBlockKeys; ++i) x[i] *= block.scale;
-    if (block.softcap > 0) {
-      for (int i = 0; i < kBlockKeys; ++i) {
-        x[i] = block.softcap * tanh_f32(x[i] / block.softcap);
-      }
+  for (int64_t first = 0; first < block.num_pairs; first += V::kWidth) {
+    const int64_t rest = block.num_pairs - first;
+    const int count = rest < V::kWidth ? static_cast<int>(rest) : V::kWidth;
+    float* scores = block.scores + first * block.score_stride;
+    float lanes[V::kWidth][kChains] = {};
+    float max[V::kWidth] = {}, sum[V::kWidth] = {};
+    for (int r = 0; r < count; ++r) {
+      max[r] = state.max[first + r];
+      sum[r] = state.sum[first + r];
+      finish_scores(block, scores + r * block.score_stride);
+      to_lanes(scores + r * block.score_stride, max_f32, lanes[r]);
     }
-    if (visible != nullptr) {
-      for (int i = 0; i < kBlockKeys; ++i) x[i] = visible[i] != 0 ? x[i] : kNoScore;
+    float block_max[V::kWidth], block_sum[V::kWidth], alpha[V::kWidth];
+    fold_lanes<V>(lanes, V::max, block_max);
+    for (int r = 0; r < V::kWidth; ++r) {
+      const float new_max = max_f32(max[r], block_max[r]);
+      alpha[r] = exp_f32(max[r] - new_max);
+      alpha[r] = sum[r] == 0 ? 0.0f : alpha[r];  // without keys so far the old maximum is -inf
+      max[r] = new_max;
     }
-    const float old_max = state.max[pair];
-    const float new_max = max_f32(old_max, reduce_block(x, max_f32));
-    for (int i = 0; i < kBlockKeys; ++i) x[i] = exp_f32(x[i] - new_max);
-    if (visible != nullptr) {
-      for (int i = 0; i < kBlockKeys; ++i) x[i] = visible[i] != 0 ? x[i] : 0.0f;
+    for (int r = 0; r < count; ++r) {
+      float* x = scores + r * block.score_stride;
+      for (int i = 0; i < kBlockKeys; ++i) x[i] = exp_f32(x[i] - max[r]);
+      to_lanes(x, [](float a, float b) { return a + b; }, lanes[r]);
     }
-    const float sum = reduce_block(x, [](float a, float b) { return a + b; });
-    const float alpha = state.sum[pair] == 0 ? 0.0f : exp_f32(old_max - new_max);
-    state.max[pair] = new_max;
-    state.sum[pair] = __builtin_fmaf(state.sum[pair], alpha, sum);
-    block.alpha[pair] = alpha;
+    fold_lanes<V>(lanes, V::add, block_sum);
+    for (int r = 0; r < V::kWidth; ++r) sum[r] = __builtin_fmaf(sum[r], alpha[r], block_sum[r]);
+    for (int r = 0; r < count; ++r) {
+      state.max[first + r] = max[r];
+      state.sum[first + r] = sum[r];
+      block.alpha[first + r] = alpha[r];
+    }
   }
 }
 
@@ -241,8 +280,13 @@ static void merge(const SoftmaxState& a, const SoftmaxState& b, int64_t num_pair
 }
 
 template <class V>
+static constexpr ScoreOps score_ops() {
+  return {load_rows<V>, load_transposed<V>, score<V>};
+}
+
+template <class V>
 static constexpr BlockOps block_ops() {
-  return {load_rows<V>, load_transposed<V>, score<V>, softmax, accumulate<V>, merge<V>};
+  return {score_ops<V>(), {}, softmax<V>, accumulate<V>, merge<V>};
 }
 
 }  // namespace dflash

@@ -45,7 +45,7 @@ struct SoftmaxBlock {
   float* alpha;  // [num_pairs] out: factor of the state so far
 };
 
-struct BlockOps {
+struct ScoreOps {
   // rows -> out [num_rows, stride] in float, columns past dim zeroed up to the stride.
   void (*load_rows)(const GatheredRows& in, float* out, int64_t stride);
   // rows, at most kBlockKeys -> out [dim, kBlockKeys], transposed, absent columns zeroed.
@@ -53,6 +53,13 @@ struct BlockOps {
   // q [num_pairs, dim], k [dim, kBlockKeys] -> scores [num_pairs, kBlockKeys]
   void (*score)(const float* q, int64_t num_pairs, int64_t dim, const float* k, float* scores,
                 int64_t score_stride);
+};
+
+struct BlockOps {
+  ScoreOps floats;
+  // The same for bf16 queries and keys, two elements to a word: dim counts words, whose dtype is
+  // given as float32. Null functions: there is none.
+  ScoreOps bf16_pairs;
   void (*softmax)(const SoftmaxBlock& block, const SoftmaxState& state);
   // out[pair] = out[pair] * alpha[pair] + sum of weight * value over the keys
   void (*accumulate)(const SoftmaxBlock& block, const KeyList& keys, const float* values,
@@ -64,5 +71,6 @@ struct BlockOps {
 const BlockOps& block_ops_portable();
 const BlockOps& block_ops_avx2();
 const BlockOps& block_ops_avx512();
+const BlockOps& block_ops_avx512bf16();
 
 }  // namespace dflash

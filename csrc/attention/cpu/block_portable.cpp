@@ -20,8 +20,9 @@ struct Portable {
     for (int i = 0; i < kWidth; ++i) r.lanes[i] = f(i);
     return r;
   }
+  static Reg load(const float* x) { return widen(x); }
   template <class T>
-  static Reg load(const T* x) {
+  static Reg widen(const T* x) {
     return each([&](int i) { return to_float(x[i]); });
   }
   static void store(float* x, const Reg& r) {
@@ -29,6 +30,12 @@ struct Portable {
   }
   static Reg broadcast(float x) {
     return each([&](int) { return x; });
+  }
+  static Reg add(const Reg& a, const Reg& b) {
+    return each([&](int i) { return a.lanes[i] + b.lanes[i]; });
+  }
+  static Reg max(const Reg& a, const Reg& b) {
+    return each([&](int i) { return max_f32(a.lanes[i], b.lanes[i]); });
   }
   static Reg mul(const Reg& a, const Reg& b) {
     return each([&](int i) { return a.lanes[i] * b.lanes[i]; });

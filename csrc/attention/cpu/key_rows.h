@@ -14,6 +14,15 @@ inline const void* element(const void* data, DType dtype, int64_t i) {
   return static_cast<const char*>(data) + i * bytes;
 }
 
+inline void prefetch_row(const void* row, DType dtype, int64_t dim) {
+  constexpr int kLineBytes = 64;
+  if (row == nullptr) return;
+  const char* end = static_cast<const char*>(element(row, dtype, dim));
+  for (auto line = static_cast<const char*>(row); line < end; line += kLineBytes) {
+    __builtin_prefetch(line, 0, 2);  // for reading, into the second cache
+  }
+}
+
 // 64 keys and their values in the caches; null where there is no page.
 struct KeyRows {
   const void* k[kBlockKeys];

@@ -14,6 +14,7 @@
 #include "attention/cpu/kernels.h"
 #include "attention/cpu/key_rows.h"
 #include "attention/cpu/merge_tree.h"
+#include "common/cpu/isa.h"
 
 namespace dflash {
 namespace {
@@ -21,7 +22,8 @@ namespace {
 constexpr int64_t kLeafBlocks = kLeafKeys / kBlockKeys;
 constexpr int64_t kNodeTiles = kMaxNodes / kBlockKeys;
 constexpr int64_t kScoreStride = kBlockKeys + kMaxNodes;  // a block, then the request's nodes
-constexpr int64_t kMaxStates = 6;  // a run has at most 16 leaves: 5 levels, and the leaf at work
+constexpr int64_t kMaxStates = 6;    // a run has at most 16 leaves: 5 levels, and the leaf at work
+constexpr int64_t kChunkPairs = 32;  // their scores stay in the first cache until they are used
 
 int64_t pad(int64_t n) { return (n + kLaneMultiple - 1) / kLaneMultiple * kLaneMultiple; }
 
@@ -83,6 +85,10 @@ class Item {
         kv_head_((item - tile_.first_item) / tile_.num_runs),
         num_pairs_(tile_.num_rows * group_),
         sizes_(attention_sizes(p, plan)),
+        uses_pairs_(ops.bf16_pairs.score != nullptr && p.q.dtype == DType::kBF16 &&
+                    p.k_cache.dtype == DType::kBF16),
+        score_ops_(uses_pairs_ ? ops.bf16_pairs : ops.floats),
+        k_words_(uses_pairs_ ? p.k_dim / 2 : p.k_dim),
         scratch_(scratch, p, plan.max_pairs, sizes_.out_dim, sizes_.result) {
     const int64_t run = tile_.first_run + (item - tile_.first_item) % tile_.num_runs;
     first_leaf_ = run * plan.run_leaves;
@@ -124,14 +130,16 @@ class Item {
     std::fill_n(state.out, num_pairs_ * sizes_.out_dim, 0.0f);
   }
 
+  DType word_dtype(DType dtype) const { return uses_pairs_ ? DType::kF32 : dtype; }
+
   void load_queries() {
     for (int64_t i = 0; i < tile_.num_rows; ++i) {
       for (int64_t g = 0; g < group_; ++g) {
         const int64_t at = (request_.first_row + tile_.row + i) * p_.q.strides[0] +
                            (kv_head_ * group_ + g) * p_.q.strides[1];
         const void* row = element(p_.q.data, p_.q.dtype, at);
-        ops_.load_rows({&row, nullptr, p_.q.dtype, 1, p_.k_dim},
-                       scratch_.q + (i * group_ + g) * p_.k_dim, p_.k_dim);
+        score_ops_.load_rows({&row, nullptr, word_dtype(p_.q.dtype), 1, k_words_},
+                             scratch_.q + (i * group_ + g) * k_words_, k_words_);
       }
     }
   }
@@ -164,31 +172,66 @@ class Item {
         request_.is_tree ? std::min(tile_.key_end, request_.ctx_len) : tile_.key_end;
     const int64_t begin = std::max(block_begin, tile_.key_begin);
     const int64_t end = std::min(block_begin + kBlockKeys, keys_end);
+    const bool has_nodes = request_.is_tree && block_begin + kBlockKeys > request_.ctx_len &&
+                           block_begin < tile_.key_end;
     uint64_t present = 0;
     if (begin < end) {
-      KeyRows keys{};
-      gather_keys(p_, request_, kv_head_, begin, end, begin - block_begin, keys);
-      load_keys(keys, 0);
-      present = keys.present;
+      look_ahead(block_begin, begin, end, keys_end);
+      load_keys(keys_, 0);
+      present = keys_.present;
     }
-    if (request_.is_tree && block_begin + kBlockKeys > request_.ctx_len &&
-        block_begin < tile_.key_end) {
+    if (has_nodes) {
       attend_nodes(block_begin, present);
     } else if (begin < end) {
       attend_positions(block_begin, present);
     }
+    prefetch(kBlockKeys);
   }
 
-  // Keys, values and scores of the `part`-th 64 columns.
+  // Finds the keys begin .. end - 1 of a block, and those of the next, which then come into the
+  // cache while this one is at work.
+  void look_ahead(int64_t block_begin, int64_t begin, int64_t end, int64_t keys_end) {
+    if (begin == ahead_begin_) {
+      keys_ = ahead_;
+    } else {
+      keys_ = {};
+      gather_keys(p_, request_, kv_head_, begin, end, begin - block_begin, keys_);
+    }
+    ahead_ = {};
+    ahead_begin_ = block_begin + kBlockKeys;
+    ahead_row_ = 0;
+    const int64_t ahead_end =
+        std::min({ahead_begin_ + kBlockKeys, keys_end, end_leaf_ * kLeafKeys});
+    if (ahead_begin_ < ahead_end) {
+      gather_keys(p_, request_, kv_head_, ahead_begin_, ahead_end, 0, ahead_);
+    }
+  }
+
+  void prefetch(int64_t num_rows) {
+    const int64_t end = std::min<int64_t>(ahead_row_ + num_rows, kBlockKeys);
+    for (; ahead_row_ < end; ++ahead_row_) {
+      prefetch_row(ahead_.k[ahead_row_], p_.k_cache.dtype, p_.k_dim);
+      prefetch_row(ahead_.v[ahead_row_], p_.v_cache.dtype, p_.v_dim);
+    }
+  }
+
+  // Keys and values of the `part`-th 64 columns.
   void load_keys(const KeyRows& keys, int64_t part) {
-    float* k = scratch_.k + part * p_.k_dim * kBlockKeys;
     const float* k_scales = p_.k_scale.data == nullptr ? nullptr : keys.k_scales;
     const float* v_scales = p_.v_scale.data == nullptr ? nullptr : keys.v_scales;
-    ops_.load_transposed({keys.k, k_scales, p_.k_cache.dtype, kBlockKeys, p_.k_dim}, k);
-    ops_.load_rows({keys.v, v_scales, p_.v_cache.dtype, kBlockKeys, p_.v_dim},
-                   scratch_.v + part * kBlockKeys * sizes_.out_dim, sizes_.out_dim);
-    ops_.score(scratch_.q, num_pairs_, p_.k_dim, k, scratch_.scores + part * kBlockKeys,
-               kScoreStride);
+    score_ops_.load_transposed(
+        {keys.k, k_scales, word_dtype(p_.k_cache.dtype), kBlockKeys, k_words_},
+        scratch_.k + part * k_words_ * kBlockKeys);
+    ops_.floats.load_rows({keys.v, v_scales, p_.v_cache.dtype, kBlockKeys, p_.v_dim},
+                          scratch_.v + part * kBlockKeys * sizes_.out_dim, sizes_.out_dim);
+  }
+
+  float* scores_of(int64_t pair) const { return scratch_.scores + pair * kScoreStride; }
+
+  void score(int64_t first, int64_t count, int64_t part) {
+    score_ops_.score(scratch_.q + first * k_words_, count, k_words_,
+                     scratch_.k + part * k_words_ * kBlockKeys,
+                     scores_of(first) + part * kBlockKeys, kScoreStride);
   }
 
   // The keys of a block by position that query row `i` sees and that are there.
@@ -211,8 +254,15 @@ class Item {
         keys.offset[keys.count] = keys.row[keys.count] = offset;
         ++keys.count;
       }
-      attend_pairs(i * group_, (next - i) * group_, scratch_.scores + i * group_ * kScoreStride,
-                   kScoreStride, keys);
+      const int64_t num_steps = 2 * ((num_pairs_ + kChunkPairs - 1) / kChunkPairs);
+      const int64_t rows_per_step = (kBlockKeys + num_steps - 1) / num_steps;
+      for (int64_t pair = i * group_; pair < next * group_; pair += kChunkPairs) {
+        const int64_t count = std::min(kChunkPairs, next * group_ - pair);
+        score(pair, count, 0);
+        prefetch(rows_per_step);
+        attend_pairs(pair, count, scores_of(pair), kScoreStride, keys);
+        prefetch(rows_per_step);
+      }
     }
   }
 
@@ -238,6 +288,7 @@ class Item {
       const int64_t end = request_.ctx_len + std::min(j + kBlockKeys, request_.num_rows);
       gather_keys(p_, request_, kv_head_, begin, end, 0, keys);
       load_keys(keys, 1 + j / kBlockKeys);
+      score(0, num_pairs_, 1 + j / kBlockKeys);
       node_present_[j / kBlockKeys] = keys.present;
     }
     for (int64_t j = 0; j < request_.num_rows; ++j) {
@@ -283,12 +334,13 @@ class Item {
 
   void attend_nodes(int64_t block_begin, uint64_t present) {
     load_nodes();
+    if (present != 0) score(0, num_pairs_, 0);
     for (int64_t i = 0; i < tile_.num_rows; ++i) {
       const KeyList keys = node_keys(i, block_begin, present);
       if (keys.count == 0) continue;
       std::fill_n(scratch_.weights, group_ * kBlockKeys, 0.0f);
       for (int64_t g = 0; g < group_; ++g) {
-        const float* scores = scratch_.scores + (i * group_ + g) * kScoreStride;
+        const float* scores = scores_of(i * group_ + g);
         for (int32_t n = 0; n < keys.count; ++n) {
           scratch_.weights[g * kBlockKeys + keys.offset[n]] = scores[keys.row[n]];
         }
@@ -303,6 +355,9 @@ class Item {
   const AttentionRequest& request_;
   const int64_t group_, kv_head_, num_pairs_;
   const AttentionSizes sizes_;
+  const bool uses_pairs_;  // queries and keys as words of two bf16 elements
+  const ScoreOps& score_ops_;
+  const int64_t k_words_;
   const Scratch scratch_;
   int64_t first_leaf_, end_leaf_;
   SoftmaxState state_{};  // of the leaf at work
@@ -310,6 +365,9 @@ class Item {
   int64_t node_positions_[kMaxNodes];
   uint64_t node_present_[kNodeTiles] = {};
   bool nodes_loaded_ = false;
+  KeyRows keys_{}, ahead_{};  // of the block at work, and of the next
+  int64_t ahead_begin_ = -1;
+  int64_t ahead_row_ = kBlockKeys;  // how far the next block was prefetched
   int32_t status_ = 0;
 };
 
@@ -325,6 +383,7 @@ AttentionSizes attention_sizes(const TreeAttentionParams& p, const AttentionPlan
 
 int32_t tree_attention_item(const TreeAttentionParams& p, const AttentionPlan& plan,
                             const BlockOps& ops, int64_t item, float* scratch, float* results) {
+  const FlushDenormals flush;
   Item work(p, plan, ops, item, scratch);
   if (plan.tile_of(item).num_runs == 1) {
     work.write(work.attend(nullptr));
@@ -338,6 +397,7 @@ void tree_attention_merge(const TreeAttentionParams& p, const AttentionPlan& pla
                           const BlockOps& ops, int64_t tile_idx, int64_t kv_head, float* results) {
   const AttentionTile& tile = plan.tiles[tile_idx];
   if (tile.num_runs == 1) return;
+  const FlushDenormals flush;
   const int64_t group = p.num_heads / p.num_kv_heads, num_pairs = tile.num_rows * group;
   const AttentionSizes sizes = attention_sizes(p, plan);
   const int64_t first_item = tile.first_item + kv_head * tile.num_runs;
