@@ -4,12 +4,14 @@ import torch
 from case import Case
 from torch import Tensor
 
-from dflash_ops import compact_kv, rope_append_kv
+from dflash_ops import compact_kv, context_kv, rmsnorm, rope_append_kv, verify_gemm
 
 
 def cases(device: torch.device) -> Iterator[Case]:
     for rows in (1, 16, 256, 2048):
         yield rope_append_kv_chain(device, rows)
+    for rows in (4, 64):
+        yield context_kv_of_five_layers(device, rows)
     for batch in (1, 16):
         yield compact_kv_trees(device, batch)
 
@@ -98,4 +100,48 @@ def compact_kv_trees(device: torch.device, batch: int) -> Case:
         ours=ours,
         peers={"eager index_put": eager},
         bytes_moved=2 * 2 * layers * batch * (path - 1) * 8 * 128 * 2,
+    )
+
+
+def context_kv_of_five_layers(device: torch.device, rows: int) -> Case:
+    """A small drafter: H 1024, 5 target layers, 5 layers of 4 KV heads of 64; every row is stored.
+
+    The peer is the same in this library's single ops.
+    """
+    g = torch.Generator().manual_seed(0)
+    hidden, layers, heads, dim = 1024, 5, 4, 64
+
+    def normal(*shape: int) -> Tensor:
+        return (torch.randn(shape, generator=g) / shape[-1] ** 0.5).bfloat16().to(device)
+
+    features, fc, norm = normal(rows, 5 * hidden), normal(hidden, 5 * hidden), normal(hidden)
+    weights = [normal(2 * heads * dim, hidden) for _ in range(layers)]
+    caches = torch.zeros(2, layers, rows // 16 + 1, 16, heads, dim, device=device).bfloat16()
+    k_caches, v_caches = (list(half.unbind()) for half in caches)
+    ids = torch.arange(rows, device=device)
+    cos_sin = torch.ones(4096, dim, device=device)
+
+    def fused() -> Tensor:
+        slots = ids[None]
+        options = {"positions": ids, "slots": slots, "cos_sin": cos_sin}
+        context_kv(features, fc, norm, weights, k_caches, v_caches, **options)
+        return caches.clone()
+
+    def single() -> Tensor:
+        context = rmsnorm(verify_gemm(features, fc), norm)
+        for weight, k_cache, v_cache in zip(weights, k_caches, v_caches, strict=True):
+            kv = verify_gemm(context, weight).unflatten(1, (2, heads, dim))
+            k, v = kv.unbind(1)
+            options = {"positions": ids, "slots": ids, "cos_sin": cos_sin}
+            rope_append_kv(k[:, :0], k, v, k_cache, v_cache, **options)
+        return caches.clone()
+
+    weight_elements = 5 * hidden * hidden + layers * 2 * heads * dim * hidden
+    return Case(
+        op="context_kv",
+        name=f"T={rows}, H=1024, 5 layers, heads 4, dim 64, bf16",
+        ours=fused,
+        peers={"single ops": single},
+        bytes_moved=2 * (weight_elements + rows * (5 * hidden + layers * 2 * heads * dim)),
+        macs=rows * weight_elements,
     )

@@ -2,23 +2,11 @@
 // void run(const CompactKvParams&, int32_t device_idx).
 #pragma once
 
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "common/check.h"
+#include "kv/lists.h"
 #include "kv/params.h"
 
 namespace dflash {
-
-using TensorList = std::vector<Tensor>;
-using OptionalTensorList = std::optional<TensorList>;
-
-// name[idx], one tensor of a list
-inline std::string element_name(std::string name, size_t idx) {
-  name.append(1, '[').append(std::to_string(idx)).append(1, ']');
-  return name;
-}
 
 inline PagedBytes paged_bytes(const Tensor& t) {
   const auto bytes = static_cast<int64_t>(t.element_size());

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ._check import FLOATS, Checks
+from .gemm import _check_weight
 
 CACHE_DTYPES = (*FLOATS, torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)
 
@@ -151,6 +152,142 @@ def _(q, *args, **kwargs):
 
 
 @torch.library.register_fake("dflash::rope_append_kv.out")
+def _(*args, **kwargs):
+    return None
+
+
+def context_kv(
+    features: Tensor,
+    fc: Tensor,
+    hidden_norm: Tensor,
+    kv_weights: Sequence[Tensor],
+    k_caches: Sequence[Tensor],
+    v_caches: Sequence[Tensor],
+    *,
+    positions: Tensor,
+    slots: Tensor,
+    layer_groups: Sequence[int] | None = None,
+    k_norms: Sequence[Tensor] | None = None,
+    cos_sin: Tensor | None = None,
+    neox: bool = True,
+    eps: float = 1e-6,
+    k_scales: Sequence[Tensor] | None = None,
+    v_scales: Sequence[Tensor] | None = None,
+    status: Tensor | None = None,
+) -> None:
+    """Write the target's features into the caches of every layer of a DFlash drafter.
+
+    ``context = rmsnorm(features @ fc.T)``; for each layer ``k, v = context @ kv_weights[l].T``,
+    then the norm, rotation and scatter of :func:`rope_append_kv`. The bits are those of
+    :func:`verify_gemm`, :func:`rmsnorm` and :func:`rope_append_kv` one after the other. Rows that
+    are not stored are not computed.
+
+    Args:
+        features: ``[T, F * H]`` bf16, fp16 or fp32, hidden states of F target layers side by side.
+            Last dimension contiguous.
+        fc: ``[H, F * H]``, features' dtype, plain or packed.
+        hidden_norm: ``[H]`` float.
+        kv_weights: one ``[Hkv * (Dk + Dv), H]`` per layer, features' dtype, plain or packed: the
+            rows of the K projection, then those of the V projection.
+        k_caches: one ``[num_pages, page_size, Hkv, Dk]`` per layer, as for rope_append_kv. Written.
+        v_caches: one ``[num_pages, page_size, Hkv, Dv]`` per layer. Written.
+        positions: ``[T]`` int, as for rope_append_kv; -1: a padded row.
+        slots: ``[G, T]`` int, slot of each row in each layer group; -1: not stored there.
+        layer_groups: row of slots for each layer. Default: all 0.
+        k_norms: one ``[Dk]`` float per layer. Default: no norm.
+        cos_sin: ``[max_positions, rotary_dim]`` fp32. Default: no rotation.
+        neox: which elements make a pair.
+        eps: of all norms.
+        k_scales: one per layer, for quantised caches, as for rope_append_kv.
+        v_scales: likewise.
+        status: ``[T]`` int32, :class:`Status` bits are OR-ed in. OUT_OF_RANGE: a position or slot
+            that does not exist; the row is not stored there.
+
+    int is int32 or int64, any strides.
+
+    Raises:
+        TypeError: a dtype is not as above.
+        ValueError: a shape, length, stride, device or range is not as above.
+
+    Source: DFlash's KV injection.
+    Reference: :func:`dflash_ops.reference.context_kv`, within fp32 rounding.
+    """
+    checks = Checks("context_kv", features)
+    checks.tensor("features", features, FLOATS, "[T, F * H]", -1, -1)
+    checks.last_contiguous("features", features)
+    rows, depth = features.shape
+    checks.tensor("hidden_norm", hidden_norm, FLOATS, "[H]", -1)
+    checks.last_contiguous("hidden_norm", hidden_norm)
+    hidden = len(hidden_norm)
+    _check_weight(checks, fc, features.dtype, depth, hidden, False, "fc")
+    checks.index("positions", positions, "[T]", rows)
+    checks.index("slots", slots, "[G, T]", -1, rows)
+    for name, values in (
+        ("k_caches", k_caches),
+        ("v_caches", v_caches),
+        ("layer_groups", layer_groups),
+        ("k_norms", k_norms),
+        ("k_scales", k_scales),
+        ("v_scales", v_scales),
+    ):
+        if values is not None and len(values) != len(kv_weights):
+            wanted = len(kv_weights)
+            raise ValueError(f"context_kv: len({name}) must be {wanted}, got {len(values)}")
+    checks.tensor("cos_sin", cos_sin, (torch.float32,), "[max_positions, rotary_dim]", -1, -1)
+    checks.last_contiguous("cos_sin", cos_sin)
+    rotary_dim = 0 if cos_sin is None else cos_sin.shape[1]
+    checks.at_least("eps", eps, 0)
+    checks.tensor("status", status, (torch.int32,), "[T]", rows)
+    for i, (weight, k_cache, v_cache) in enumerate(
+        zip(kv_weights, k_caches, v_caches, strict=True)
+    ):
+        group = 0 if layer_groups is None else layer_groups[i]
+        checks.at_least(f"layer_groups[{i}]", group, 0)
+        if group >= len(slots):
+            raise ValueError(
+                f"context_kv: layer_groups[{i}] must be below len(slots) = {len(slots)}, "
+                f"got {group}"
+            )
+        dims = "[num_pages, page_size, Hkv, Dk]"
+        checks.tensor(f"k_caches[{i}]", k_cache, CACHE_DTYPES, dims, -1, -1, -1, -1)
+        dims = "[num_pages, page_size, Hkv, Dv]"
+        checks.tensor(f"v_caches[{i}]", v_cache, CACHE_DTYPES, dims, *k_cache.shape[:3], -1)
+        checks.last_contiguous(f"k_caches[{i}]", k_cache)
+        checks.last_contiguous(f"v_caches[{i}]", v_cache)
+        k_dim, v_dim = k_cache.shape[3], v_cache.shape[3]
+        if rotary_dim % 2 != 0 or rotary_dim > k_dim:
+            raise ValueError(
+                f"context_kv: rotary_dim must be even and at most Dk = {k_dim}, got {rotary_dim}"
+            )
+        width = k_cache.shape[2] * (k_dim + v_dim)
+        _check_weight(checks, weight, features.dtype, hidden, width, False, f"kv_weights[{i}]")
+        if k_norms is not None:
+            checks.tensor(f"k_norms[{i}]", k_norms[i], FLOATS, "[Dk]", k_dim)
+            checks.last_contiguous(f"k_norms[{i}]", k_norms[i])
+        _check_scale(checks, "k", None if k_scales is None else k_scales[i], k_cache)
+        _check_scale(checks, "v", None if v_scales is None else v_scales[i], v_cache)
+
+    torch.ops.dflash.context_kv(
+        features,
+        fc,
+        hidden_norm,
+        kv_weights,
+        k_caches,
+        v_caches,
+        positions=positions,
+        slots=slots,
+        layer_groups=layer_groups,
+        k_norms=k_norms,
+        cos_sin=cos_sin,
+        neox=neox,
+        eps=eps,
+        k_scales=k_scales,
+        v_scales=v_scales,
+        status=status,
+    )
+
+
+@torch.library.register_fake("dflash::context_kv")
 def _(*args, **kwargs):
     return None
 

@@ -6,6 +6,8 @@ from torch import Tensor
 
 from dflash_ops import Status
 
+from . import gemm
+
 
 def rope_append_kv(
     q: Tensor,
@@ -79,6 +81,47 @@ def store(x: Tensor, cache: Tensor, scale: Tensor | None, page: int, offset: int
         divisor.copy_((amax / largest).clamp(min=torch.finfo(torch.float32).tiny))
     scaled = (x / divisor.to(x.dtype).expand(len(x))[:, None]).clamp(-largest, largest)
     stored.copy_(scaled.nan_to_num(nan=0.0).round() if is_int else scaled)
+
+
+def context_kv(
+    features: Tensor,
+    fc: Tensor,
+    hidden_norm: Tensor,
+    kv_weights: Sequence[Tensor],
+    k_caches: Sequence[Tensor],
+    v_caches: Sequence[Tensor],
+    *,
+    positions: Tensor,
+    slots: Tensor,
+    layer_groups: Sequence[int] | None = None,
+    k_norms: Sequence[Tensor] | None = None,
+    k_scales: Sequence[Tensor] | None = None,
+    v_scales: Sequence[Tensor] | None = None,
+    eps: float = 1e-6,
+    dtype: torch.dtype = torch.float64,
+    **rope: Tensor | bool | None,
+) -> None:
+    """The three steps one after the other in `dtype`, with plain weights."""
+    context = gemm.rmsnorm(features.to(dtype) @ fc.to(dtype).T, hidden_norm, eps=eps, dtype=dtype)
+    for i, (k_cache, v_cache) in enumerate(zip(k_caches, v_caches, strict=True)):
+        heads = k_cache.shape[2]
+        kv = context @ kv_weights[i].to(dtype).T
+        k, v = kv.split([heads * cache.shape[3] for cache in (k_cache, v_cache)], dim=1)
+        rope_append_kv(
+            context[:, None, : k_cache.shape[3]],
+            k.unflatten(1, (heads, -1)),
+            v.unflatten(1, (heads, -1)),
+            k_cache,
+            v_cache,
+            positions=positions,
+            slots=slots[0 if layer_groups is None else layer_groups[i]],
+            k_norm=None if k_norms is None else k_norms[i],
+            k_scale=None if k_scales is None else k_scales[i],
+            v_scale=None if v_scales is None else v_scales[i],
+            eps=eps,
+            dtype=dtype,
+            **rope,  # type: ignore[arg-type]
+        )
 
 
 def compact_kv(

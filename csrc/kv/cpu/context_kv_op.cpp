@@ -1,0 +1,119 @@
+// context_kv on a CPU: the rows that are stored, together, through the steps of verify_gemm,
+// rmsnorm and rope_append_kv, with their bits.
+//
+// Reference: python/dflash_ops/reference/kv.py
+
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+
+#include <cstring>
+
+#include "gemm/cpu_product.h"
+#include "kv/context_kv.h"
+#include "kv/cpu/kernels.h"
+#include "kv/plan.h"
+
+namespace dflash {
+namespace {
+
+int64_t element_bytes(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
+
+// A matrix of one of the float types.
+struct Matrix {
+  std::vector<char> memory;
+  DType dtype;
+  int64_t num_cols;
+
+  Matrix(int64_t num_rows, int64_t num_cols, DType dtype)
+      : memory(num_rows * num_cols * element_bytes(dtype)), dtype(dtype), num_cols(num_cols) {}
+
+  char* row(int64_t i) { return memory.data() + i * num_cols * element_bytes(dtype); }
+  ArrayView<2> view() { return {memory.data(), dtype, {num_cols, 1}}; }
+  ArrayView<3> heads(int64_t first_col, int64_t head_dim) {
+    return {memory.data() + first_col * element_bytes(dtype), dtype, {num_cols, head_dim, 1}};
+  }
+};
+
+Matrix product(const GemmWeight& weight, const PackedX& x, int64_t num_rows, DType dtype) {
+  Matrix out(num_rows, weight.num_rows, dtype);
+  VerifyGemmParams p{};
+  p.weight = weight;
+  p.out = {out.memory.data(), dtype, {out.num_cols, 1}};
+  p.num_rows = num_rows;
+  p.num_outputs = weight.num_rows;
+  for_each_tile(weight, x, num_rows,
+                [&](int64_t block, int64_t first_row, int64_t count, float* sums) {
+                  gemm_kernels().finish(p, block, first_row, count, sums);
+                });
+  return out;
+}
+
+// The rows that are stored in some group.
+std::vector<int64_t> stored_rows(const ContextKvParams& p) {
+  std::vector<int64_t> rows;
+  for (int64_t row = 0; row < p.num_rows; ++row) {
+    bool is_stored = false;
+    for (int64_t g = 0; g < p.num_groups; ++g) is_stored |= p.slots(g, row) != -1;
+    if (is_stored && p.positions[row] != -1) rows.push_back(row);
+  }
+  return rows;
+}
+
+void append_layer(const ContextKvParams& p, const ContextKvLayer& layer, Matrix& kv,
+                  const std::vector<int64_t>& rows, std::vector<int32_t>& status) {
+  std::vector<int64_t> positions, slots;
+  for (const int64_t row : rows) {
+    positions.push_back(p.positions[row]);
+    slots.push_back(p.slots(layer.group, row));
+  }
+  RopeAppendKvParams a{};
+  a.q = a.k = kv.heads(0, layer.k_cache.head_dim);
+  a.v = kv.heads(layer.num_kv_heads * layer.k_cache.head_dim, layer.v_cache.head_dim);
+  a.positions = {positions.data(), 1, true};
+  a.slots = {slots.data(), 1, true};
+  a.cos_sin = p.cos_sin;
+  a.k_norm = layer.k_norm;
+  a.status = {status.data(), 1};
+  a.num_rows = static_cast<int64_t>(rows.size());
+  a.num_kv_heads = layer.num_kv_heads;
+  a.num_pages = layer.num_pages;
+  a.page_size = layer.page_size;
+  a.max_positions = p.max_positions;
+  a.rotary_dim = p.rotary_dim;
+  a.eps = p.eps;
+  a.is_neox = p.is_neox;
+  a.k_cache = layer.k_cache;
+  a.v_cache = layer.v_cache;
+  torch::stable::parallel_for(
+      0, kNumRowLanes, elements_grain(a.num_rows * kv.num_cols / kNumRowLanes),
+      [&](int64_t begin, int64_t end) { rope_append_kv_cpu(a, begin, end); });
+}
+
+void run_cpu(const ContextKvParams& p, int32_t) {
+  const std::vector<int64_t> rows = stored_rows(p);
+  const auto num_rows = static_cast<int64_t>(rows.size());
+  const DType dtype = p.features.dtype;
+  Matrix features(num_rows, p.fc.depth, dtype);
+  for (int64_t i = 0; i < num_rows; ++i) {
+    const int64_t bytes = element_bytes(dtype);
+    const char* from =
+        static_cast<const char*>(p.features.data) + rows[i] * p.features.strides[0] * bytes;
+    std::memcpy(features.row(i), from, features.num_cols * bytes);
+  }
+  const PackedX packed_features(features.view(), {}, 0.0f, num_rows, p.fc.depth);
+  Matrix hidden = product(p.fc, packed_features, num_rows, dtype);
+  const PackedX context(hidden.view(), p.hidden_norm, p.eps, num_rows, p.fc.num_rows);
+
+  std::vector<int32_t> status(num_rows);
+  for (int64_t idx = 0; idx < p.num_layers; ++idx) {
+    Matrix kv = product(p.layers[idx].weight, context, num_rows, dtype);
+    append_layer(p, p.layers[idx], kv, rows, status);
+  }
+  for (int64_t i = 0; i < num_rows; ++i) p.status.add(rows[i], status[i]);
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(dflash, CPU, m) { m.impl("context_kv", TORCH_BOX(&context_kv<run_cpu>)); }
+
+}  // namespace dflash
