@@ -10,6 +10,7 @@
 #include "common/expf.h"
 #include "common/logf.h"
 #include "common/noise.h"
+#include "sample/lse.h"
 
 namespace py = pybind11;
 using namespace dflash;
@@ -95,6 +96,22 @@ GumbelCheck check_gumbel_threaded(uint64_t first, uint64_t last) {
   return all;
 }
 
+// The log-sum-exp of values that belong to ids first_id, first_id + 1, ..
+float lse_of_values(uintptr_t in, int64_t count, int64_t first_id) {
+  const auto* z = reinterpret_cast<const float*>(in);
+  LseTree tree;
+  for (int64_t i = 0; i < count;) {
+    const int64_t block = (first_id + i) / kLseBlock;
+    const int64_t last = std::min(count, (block + 1) * kLseBlock - first_id);
+    LseNode node{*std::max_element(z + i, z + last), 0.0f};
+    for (; i < last; ++i) {
+      if (z[i] > kMinusInf) node.sum += exp_f32(z[i] - node.max);
+    }
+    tree.add(block, node);
+  }
+  return lse_of(tree.total());
+}
+
 }  // namespace
 
 void add_hooks(py::module_& m) {
@@ -118,6 +135,7 @@ void add_hooks(py::module_& m) {
   add_map<uint64_t, float>(m, "coin", [](uint64_t x) {
     return coin(static_cast<uint32_t>(x >> 32), static_cast<uint32_t>(x));
   });
+  m.def("lse", &lse_of_values, py::arg("values"), py::arg("count"), py::arg("first_id"));
   py::class_<GumbelCheck>(m, "GumbelCheck")
       .def_readonly("worst", &GumbelCheck::worst)
       .def_readonly("worst_over", &GumbelCheck::worst_over)

@@ -103,6 +103,16 @@ struct Checks {
     if (!(value >= low)) fail(name, " must be at least ", low, ", got ", value);
   }
 
+  template <class T>
+  void at_most(const char* name, T value, T high) const {
+    if (!(value <= high)) fail(name, " must be at most ", high, ", got ", value);
+  }
+
+  // An option that another one needs.
+  void given(const char* name, bool is_given, const char* with, bool with_is_given) const {
+    if (with_is_given && !is_given) fail(name, " must be given with ", with, ", got None");
+  }
+
   void one_of(const char* name, const std::string& value,
               std::initializer_list<const char*> options) const {
     if (std::ranges::find(options, value) != options.end()) return;

@@ -1,7 +1,7 @@
 // exp and tanh in fp32 with the same bits everywhere: every op and device class that needs them
 // calls these. IEEE operations in a fixed order, no table, no branch, so compilers vectorise them.
 //
-// Errors (tests/common/test_math.py): exp at most 1 ulp, tanh at most 1.7 ulp.
+// Errors (tests/common/test_math.py): exp at most 1.01 ulp, tanh at most 1.34 ulp.
 //
 // Everything is `static` for the reason given in dtype.h.
 #pragma once

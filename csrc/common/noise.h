@@ -23,11 +23,12 @@ struct NoiseKey {
   uint32_t token_idx;   // sequence index of the token that is drawn
   uint32_t purpose;     // stream | extended << 2 | ordinal << 3 | parent's local row << 12
   uint32_t anchor_idx;  // sequence index of this cycle's anchor; 0 for kTargetStream
-
-  constexpr Words words(uint32_t group, bool extended) const {
-    return philox(seed, {{group, token_idx, purpose | (extended ? 4u : 0u), anchor_idx}});
-  }
 };
+
+static constexpr Words noise_words(const NoiseKey& key, uint32_t group, bool extended) {
+  const uint32_t purpose = key.purpose | (extended ? 4u : 0u);
+  return philox(key.seed, {{group, key.token_idx, purpose, key.anchor_idx}});
+}
 
 static constexpr NoiseKey target_noise(int64_t seed, int64_t token_idx) {
   return {static_cast<uint64_t>(seed), static_cast<uint32_t>(token_idx), kTargetStream, 0};
@@ -63,15 +64,20 @@ static constexpr float gumbel(uint32_t word, uint32_t low) {
 // even with this noise needs no logarithm.
 static constexpr float gumbel_bound(uint32_t word) {
   constexpr float kLn2 = 0x1.62e43p-1f;
-  const auto bits = static_cast<int32_t>(std::bit_cast<uint32_t>(static_cast<float>(word)));
-  return std::fma(static_cast<float>(bits), -kLn2 * 0x1p-23f, 159.0f * kLn2 + 1e-4f);
+  // Halved first: only signed integers convert in one instruction everywhere.
+  const auto half = static_cast<float>(static_cast<int32_t>(word >> 1));
+  const auto bits = static_cast<float>(std::bit_cast<int32_t>(half));
+  return std::fma(bits, -kLn2 * 0x1p-23f, 158.0f * kLn2 + 1e-4f);
 }
 static constexpr float kGumbelMax = 45.06f;  // of any word
 
+// The noise of an id whose word is known.
+static constexpr float gumbel_at(const NoiseKey& key, int64_t id, uint32_t word) {
+  if (word >= kExtendBelow) return gumbel(word, 0);
+  return gumbel(word, noise_words(key, static_cast<uint32_t>(id >> 2), true).word[id & 3]);
+}
 static constexpr float gumbel_at(const NoiseKey& key, int64_t id) {
-  const auto group = static_cast<uint32_t>(id >> 2);
-  const uint32_t word = key.words(group, false).word[id & 3];
-  return gumbel(word, word < kExtendBelow ? key.words(group, true).word[id & 3] : 0);
+  return gumbel_at(key, id, noise_words(key, static_cast<uint32_t>(id >> 2), false).word[id & 3]);
 }
 
 // (word + 1/2) 2^-32, refined likewise, rounded towards zero: 0 < u < 1.
@@ -86,8 +92,8 @@ static constexpr float coin(uint32_t word, uint32_t low) {
 
 static constexpr float coin_at(const NoiseKey& key, int64_t local_row) {
   const auto row = static_cast<uint32_t>(local_row);
-  const uint32_t word = key.words(row, false).word[0];
-  return coin(word, word < kExtendBelow ? key.words(row, true).word[0] : 0);
+  const uint32_t word = noise_words(key, row, false).word[0];
+  return coin(word, word < kExtendBelow ? noise_words(key, row, true).word[0] : 0);
 }
 
 }  // namespace dflash

@@ -53,6 +53,15 @@ class Checks:
         if not value >= low:
             raise ValueError(f"{self.op}: {name} must be at least {low}, got {value}")
 
+    def at_most(self, name: str, value: float, high: float) -> None:
+        if not value <= high:
+            raise ValueError(f"{self.op}: {name} must be at most {high}, got {value}")
+
+    def given(self, name: str, value: object, other: str, other_value: object) -> None:
+        """An option that another one needs."""
+        if other_value is not None and value is None:
+            raise ValueError(f"{self.op}: {name} must be given with {other}, got None")
+
     def one_of(self, name: str, value: str, *options: str) -> None:
         if value not in options:
             raise ValueError(f"{self.op}: {name} must be one of {', '.join(options)}, got {value}")

@@ -33,7 +33,7 @@ def worst_ulps(got, want64):
 
 
 @pytest.mark.parametrize(
-    ("name", "function", "limit"), [("exp_f32", torch.exp, 1.0), ("tanh_f32", torch.tanh, 1.7)]
+    ("name", "function", "limit"), [("exp_f32", torch.exp, 1.01), ("tanh_f32", torch.tanh, 1.34)]
 )
 def test_error_in_ulps(name, function, limit):
     x = torch.cat([floats(), torch.linspace(-110, 90, 2_000_003), torch.linspace(-2, 2, 1_000_003)])

@@ -1,0 +1,165 @@
+#include "sample/cpu/row.h"
+
+namespace dflash {
+
+static bool is_allowed(const LogitOptions& o, int64_t mask_row, int64_t id) {
+  const int64_t word = id / 32;
+  return word < o.token_mask.num_cols && (o.token_mask(mask_row, word) >> (id % 32) & 1) != 0;
+}
+
+void shape_span(const LogitOptions& o, const RowSource& source, const IdRange& ids, DType round_to,
+                int64_t first_id, float* values) {
+  const SpanKernels& kernels = span_kernels();
+  const int64_t first = std::max(ids.first, first_id), last = std::min(ids.last, first_id + kSpan);
+  kernels.shape(values + (first - first_id), last - first, round_to, o.logit_scale, o.softcap);
+  for (int64_t j = source.adj_first; j < source.adj_last; ++j) {
+    const int64_t id = o.adj_ids[j];
+    if (first <= id && id < last) values[id - first_id] += *o.adj_values.at<float>(j);
+  }
+  kernels.clean(values + (first - first_id), last - first);
+  std::fill(values, values + (first - first_id), kMinusInf);
+  std::fill(values + (last - first_id), values + kSpan, kMinusInf);
+  if (source.mask_row < 0) return;
+  for (int64_t id = first; id < last; ++id) {
+    if (!is_allowed(o, source.mask_row, id)) values[id - first_id] = kMinusInf;
+  }
+}
+
+int64_t lowest_allowed(const LogitOptions& o, const RowSource& source, const IdRange& ids) {
+  if (ids.first >= ids.last) return -1;
+  if (source.mask_row >= 0) {
+    for (int64_t id = ids.first; id < ids.last; ++id) {
+      if (is_allowed(o, source.mask_row, id)) return id;
+    }
+  }
+  return ids.first;
+}
+
+void add_lse(const float* values, float inv_temperature, int64_t first_id, LseTree& tree) {
+  LseNode nodes[kSpanBlocks];
+  span_kernels().block_sums(values, inv_temperature, nodes);
+  for (int b = 0; b < kSpanBlocks; ++b) tree.add(first_id / kLseBlock + b, nodes[b]);
+}
+
+static void scan_greedy(const float* values, int64_t first_id, Best& best) {
+  const float max = span_kernels().max(values);
+  if (max == kMinusInf || (best.id >= 0 && max < best.score)) return;
+  const int64_t i = std::find(values, values + kSpan, max) - values;
+  best.offer(max, max, first_id + i);
+}
+
+static void scan_sampled(const RowLaw& law, const float* values, int64_t first_id, Best& best) {
+  uint16_t where[kSpan];
+  uint32_t words[kSpan];
+  const float reached = best.id < 0 ? kMinusInf : best.score;
+  const int count = span_kernels().may_reach(values, law.inv_temperature, law.noise, first_id,
+                                             reached, where, words);
+  for (int i = 0; i < count; ++i) {
+    const float z = values[where[i]];
+    if (best.id >= 0 && std::fma(z, law.inv_temperature, gumbel_bound(words[i])) < best.score) {
+      continue;
+    }
+    const int64_t id = first_id + where[i];
+    const float g = gumbel_at(law.noise, id, words[i]);
+    best.offer(std::fma(z, law.inv_temperature, g), z, id);
+  }
+}
+
+void scan_top(const float* values, int64_t first_id, TopKeys& top) {
+  uint16_t where[kSpan];
+  const int count = span_kernels().at_least(values, top.threshold(), where);
+  for (int i = 0; i < count; ++i) {
+    top.offer(candidate_key(values[where[i]], first_id + where[i]));
+  }
+}
+
+void scan_span(const RowLaw& law, const float* values, int64_t first_id, RowScan& scan) {
+  if (law.is_greedy) {
+    scan_greedy(values, first_id, scan.best);
+  } else if (law.is_filtered()) {
+    scan_top(values, first_id, scan.top);
+  } else {
+    scan_sampled(law, values, first_id, scan.best);
+  }
+}
+
+static void offer_key(const RowLaw& law, uint64_t key, Best& best) {
+  const float z = key_value(key);
+  const int64_t id = key_id(key);
+  best.offer(std::fma(z, law.inv_temperature, gumbel_at(law.noise, id)), z, id);
+}
+
+Best draw_among(const RowLaw& law, const uint64_t* keys, int64_t count) {
+  Best best;
+  for (int64_t i = 0; i < count; ++i) offer_key(law, keys[i], best);
+  return best;
+}
+
+Choice choose(const RowLaw& law, RowScan& scan, float tempered_lse) {
+  if (!law.is_filtered()) return {scan.best, true};
+  const int64_t count = scan.top.sort();
+  if (count == 0) return {{}, true};
+  const uint64_t* keys = scan.top.keys();
+  const int64_t num_kept =
+      kept_of(law.filter, keys, count, count < kTopCount, law.inv_temperature, tempered_lse);
+  if (num_kept < 0) return {{}, false};
+  return {draw_among(law, keys, num_kept), true};
+}
+
+Token token_of(const LogitOptions& o, const RowSource& source, const IdRange& ids, const Best& best,
+               float lse) {
+  if (best.id >= 0) return {best.id, best.value - lse, 0};
+  return {lowest_allowed(o, source, ids), kMinusInf, kNoFiniteLogit};
+}
+
+// Calls f(key) for a row's keys in order, until it says no.
+template <class F>
+static void for_each_in_order(const IdRange& ids, const SpanReader& reader, const F& f) {
+  constexpr int kBatch = 2048;
+  uint64_t buffer[2 * kBatch];
+  for (uint64_t below = ~uint64_t{0};;) {
+    TopKeys top(buffer, kBatch, 2 * kBatch);
+    for (int64_t span = ids.first_span(); span < ids.last_span(); ++span) {
+      float values[kSpan];
+      uint16_t where[kSpan];
+      reader.read(span, values);
+      const int count = span_kernels().at_least(values, top.threshold(), where);
+      for (int i = 0; i < count; ++i) {
+        const uint64_t key = candidate_key(values[where[i]], span * kSpan + where[i]);
+        if (key < below) top.offer(key);
+      }
+    }
+    const int64_t count = top.sort();
+    for (int64_t i = 0; i < count; ++i) {
+      if (!f(buffer[i])) return;
+    }
+    if (count < kBatch) return;
+    below = buffer[count - 1];
+  }
+}
+
+Best draw_in_passes(const RowLaw& law, const IdRange& ids, float tempered_lse,
+                    const SpanReader& reader) {
+  const Filter& filter = law.filter;
+  float max = 0.0f;
+  OrderedSum sum;
+  int64_t num_summed = 0;
+  for_each_in_order(ids, reader, [&](uint64_t key) {
+    const float t = key_value(key) * law.inv_temperature;
+    if (num_summed == 0) max = t;
+    if (!filter.needs_top_k_total()) return false;  // only the maximum is wanted
+    sum.add(exp_f32(t - max));
+    return ++num_summed < filter.top_k;
+  });
+  const float total = filter.needs_lse() ? exp_f32(tempered_lse - max) : sum.value();
+  PrefixRule rule(filter, max, total);
+  Best best;
+  for_each_in_order(ids, reader, [&](uint64_t key) {
+    if (!rule.keep(key_value(key) * law.inv_temperature)) return false;
+    offer_key(law, key, best);
+    return !rule.is_full();
+  });
+  return best;
+}
+
+}  // namespace dflash

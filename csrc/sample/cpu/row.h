@@ -1,0 +1,84 @@
+// One row of logits, span after span: shaping, log-sum-exp, and the choice of a token. Shared by
+// the ops that have the logits in memory and those that make them.
+#pragma once
+
+#include "sample/cpu/span.h"
+#include "sample/cpu/top_keys.h"
+#include "sample/params.h"
+
+namespace dflash {
+
+inline constexpr int kTopCount = 64;      // best candidates that every filtered row collects
+inline constexpr int kTopCapacity = 256;  // of their buffer
+
+// The ids of a row: first .. last - 1.
+struct IdRange {
+  int64_t first;
+  int64_t last;
+
+  int64_t first_span() const { return first / kSpan; }
+  int64_t last_span() const { return last <= first ? first_span() : (last - 1) / kSpan + 1; }
+};
+
+inline IdRange id_range(const LogitOptions& o) {
+  const int64_t last = std::min(o.vocab_start + o.num_columns, o.vocab_size);
+  return {o.vocab_start, std::max(o.vocab_start, last)};
+}
+
+// Makes logits of products, in place: values[i] belongs to id first_id + i; -inf outside `ids`.
+void shape_span(const LogitOptions& o, const RowSource& source, const IdRange& ids, DType round_to,
+                int64_t first_id, float* values);
+
+// The lowest id that the row's mask allows; the lowest of all if it allows none; -1 if there are
+// no ids.
+int64_t lowest_allowed(const LogitOptions& o, const RowSource& source, const IdRange& ids);
+
+// The log-sum-exp at the row's own temperature is another sum, and the filter asks for it.
+inline bool needs_tempered(const RowLaw& law) {
+  return law.is_filtered() && law.filter.needs_lse() && law.inv_temperature != 1.0f;
+}
+
+void add_lse(const float* values, float inv_temperature, int64_t first_id, LseTree& tree);
+
+// What a row's token is chosen from; whoever merges several may do so in any order.
+struct RowScan {
+  Best best;    // greedy and unfiltered rows
+  TopKeys top;  // filtered rows
+};
+
+void scan_span(const RowLaw& law, const float* values, int64_t first_id, RowScan& scan);
+void scan_top(const float* values, int64_t first_id, TopKeys& top);
+
+// The draw among the first `count` keys.
+Best draw_among(const RowLaw& law, const uint64_t* keys, int64_t count);
+
+// What a scan tells of a row's token.
+struct Choice {
+  Best best;
+  bool is_known;  // else the filter keeps more than the scan's best candidates
+};
+Choice choose(const RowLaw& law, RowScan& scan, float tempered_lse);
+
+// A row's results.
+struct Token {
+  int64_t id = -1;
+  float logprob = 0.0f;
+  int32_t status = 0;
+};
+Token token_of(const LogitOptions& o, const RowSource& source, const IdRange& ids, const Best& best,
+               float lse);
+
+// Reads span after span of a row's shaped logits.
+struct SpanReader {
+  virtual void read(int64_t span, float* values) const = 0;
+
+ protected:
+  ~SpanReader() = default;
+};
+
+// The draw of a filtered row whose kept set may be of any size: passes over the row, each of which
+// finds the next 2048 candidates in order.
+Best draw_in_passes(const RowLaw& law, const IdRange& ids, float tempered_lse,
+                    const SpanReader& reader);
+
+}  // namespace dflash

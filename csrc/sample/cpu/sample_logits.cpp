@@ -1,0 +1,70 @@
+// sample_logits: one token per row of logits in memory.
+//
+// One pass over a row shapes its logits, sums its law, and finds its token, or the 64 best
+// candidates if there is a filter. Only if those do not hold the kept set is the row read again.
+//
+// Reference: python/dflash_ops/reference/sample.py
+#include "sample/cpu/kernels.h"
+#include "sample/cpu/row.h"
+
+namespace dflash {
+namespace {
+
+struct LogitReader final : SpanReader {
+  const SampleLogitsParams& p;
+  RowSource source;
+  IdRange ids;
+
+  LogitReader(const SampleLogitsParams& params, const RowSource& row, const IdRange& range)
+      : p(params), source(row), ids(range) {}
+
+  void read(int64_t span, float* values) const override {
+    const int64_t first_id = span * kSpan;
+    const int64_t first = std::max(ids.first, first_id);
+    const int64_t last = std::min(ids.last, first_id + kSpan);
+    const int64_t offset = source.row * p.logits.strides[0] + (first - ids.first);
+    const int64_t bytes = p.logits.dtype == DType::kF32 ? 4 : 2;
+    span_kernels().load(static_cast<const char*>(p.logits.data) + offset * bytes, p.logits.dtype,
+                        last - first, values + (first - first_id));
+    shape_span(p.options, source, ids, DType::kF32, first_id, values);
+  }
+};
+
+Best draw(const RowLaw& law, const LogitReader& reader, float* lse) {
+  const IdRange& ids = reader.ids;
+  uint64_t buffer[kTopCapacity];
+  RowScan scan{.best = {}, .top = TopKeys(buffer, kTopCount, kTopCapacity)};
+  LseTree raw, tempered;
+  for (int64_t span = ids.first_span(); span < ids.last_span(); ++span) {
+    float values[kSpan];
+    reader.read(span, values);
+    add_lse(values, 1.0f, span * kSpan, raw);
+    if (needs_tempered(law)) add_lse(values, law.inv_temperature, span * kSpan, tempered);
+    scan_span(law, values, span * kSpan, scan);
+  }
+  *lse = lse_of(raw.total());
+  const float tempered_lse = needs_tempered(law) ? lse_of(tempered.total()) : *lse;
+  const Choice choice = choose(law, scan, tempered_lse);
+  return choice.is_known ? choice.best : draw_in_passes(law, ids, tempered_lse, reader);
+}
+
+}  // namespace
+
+void sample_logits_cpu(const SampleLogitsParams& p, int64_t begin, int64_t end) {
+  const IdRange ids = id_range(p.options);
+  for (int64_t i = begin; i < end; ++i) {
+    const RowSource source = row_source(p.options, i);
+    const RowLaw law = row_law(p.sampling, i, p.options.num_rows, p.options.vocab_size);
+    Token token;
+    if (source.row >= 0 && !law.is_padded) {
+      float lse;
+      const Best best = draw(law, LogitReader(p, source, ids), &lse);
+      token = token_of(p.options, source, ids, best, lse);
+    }
+    p.ids.set(i, token.id);
+    *p.logprobs.at<float>(i) = token.logprob;
+    p.status.add(i, token.status | source.status | law.status);
+  }
+}
+
+}  // namespace dflash

@@ -1,0 +1,133 @@
+// The span loops, written for the compiler to vectorise. Only files for one instruction set include
+// this: everything is in an unnamed namespace, so that no copy is shared between them.
+#pragma once
+
+#include "common/dispatch.h"
+#include "common/expf.h"
+#include "sample/cpu/span.h"
+
+namespace dflash {
+namespace {
+
+void load(const void* from, DType dtype, int64_t count, float* values) {
+  (void)with_dtype<float, BF16, F16>(dtype, [&](auto type) {
+    const auto* elements = static_cast<const typename decltype(type)::type*>(from);
+    for (int64_t i = 0; i < count; ++i) values[i] = to_float(elements[i]);
+  });
+}
+
+void shape(float* values, int64_t count, DType round_to, float scale, float softcap) {
+  (void)with_dtype<BF16, F16>(round_to, [&](auto type) {  // fp32: nothing to round
+    using T = typename decltype(type)::type;
+    for (int64_t i = 0; i < count; ++i) values[i] = to_float(from_float<T>(values[i]));
+  });
+  if (scale != 1.0f) {
+    for (int64_t i = 0; i < count; ++i) values[i] *= scale;
+  }
+  if (softcap != 0.0f) {
+    for (int64_t i = 0; i < count; ++i) values[i] = softcap * tanh_f32(values[i] / softcap);
+  }
+}
+
+void clean(float* values, int64_t count) {
+  constexpr float kLargest = 0x1.fffffep127f;
+  for (int64_t i = 0; i < count; ++i) {
+    float z = values[i];
+    z = z == z ? z : kMinusInf;
+    z = z > kLargest ? kLargest : z;
+    values[i] = z + 0.0f;
+  }
+}
+
+float block_max(const float* values) {
+  constexpr int kLanes = 16;
+  float lanes[kLanes];
+  for (int l = 0; l < kLanes; ++l) lanes[l] = values[l];
+  for (int i = kLanes; i < kLseBlock; i += kLanes) {
+    for (int l = 0; l < kLanes; ++l) lanes[l] = values[i + l] > lanes[l] ? values[i + l] : lanes[l];
+  }
+  for (int width = kLanes / 2; width > 0; width /= 2) {
+    for (int l = 0; l < width; ++l) {
+      lanes[l] = lanes[l + width] > lanes[l] ? lanes[l + width] : lanes[l];
+    }
+  }
+  return lanes[0];
+}
+
+float span_max(const float* values) {
+  float max = block_max(values);
+  for (int b = 1; b < kSpanBlocks; ++b) {
+    const float other = block_max(values + b * kLseBlock);
+    max = other > max ? other : max;
+  }
+  return max;
+}
+
+// A block's sum is a chain of adds, so the blocks' chains go side by side.
+void block_sums(const float* values, float inv_temperature, LseNode* nodes) {
+  alignas(64) float terms[kSpanBlocks][kLseBlock];
+  for (int b = 0; b < kSpanBlocks; ++b) {
+    const float* z = values + b * kLseBlock;
+    const float max = block_max(z) * inv_temperature;
+    nodes[b] = {max, 0.0f};
+    const float shift = max == kMinusInf ? 0.0f : max;
+    for (int i = 0; i < kLseBlock; ++i) terms[b][i] = exp_f32(z[i] * inv_temperature - shift);
+  }
+  float sums[kSpanBlocks] = {};
+  for (int i = 0; i < kLseBlock; ++i) {
+    for (int b = 0; b < kSpanBlocks; ++b) sums[b] += terms[b][i];
+  }
+  for (int b = 0; b < kSpanBlocks; ++b) nodes[b].sum = sums[b];
+}
+
+int at_least(const float* values, float threshold, uint16_t* where) {
+  int count = 0;
+  for (int first = 0; first < kSpan; first += kLseBlock) {
+    int any = 0;
+    for (int i = first; i < first + kLseBlock; ++i) any |= values[i] >= threshold;
+    if (!any) continue;
+    for (int i = first; i < first + kLseBlock; ++i) {
+      where[count] = static_cast<uint16_t>(i);
+      count += values[i] >= threshold;
+    }
+  }
+  return count;
+}
+
+int may_reach(const float* values, float inv_temperature, const NoiseKey& key, int64_t first_id,
+              float best, uint16_t* where, uint32_t* found) {
+  int count = 0;
+  for (int first = 0; first < kSpan; first += kLseBlock) {
+    const float* z = values + first;
+    const float max = block_max(z);
+    if (max == kMinusInf || std::fma(max, inv_temperature, kGumbelMax) < best) continue;
+    constexpr int kGroups = kLseBlock / 4;
+    alignas(64) uint32_t words[kLseBlock], columns[4][kGroups];
+    const auto group = static_cast<uint32_t>((first_id + first) >> 2);
+    for (int i = 0; i < kGroups; ++i) {
+      const Words w = noise_words(key, group + i, false);
+      for (int j = 0; j < 4; ++j) columns[j][i] = w.word[j];
+    }
+    for (int i = 0; i < kGroups; ++i) {
+      for (int j = 0; j < 4; ++j) words[4 * i + j] = columns[j][i];
+    }
+    int any = 0;
+    for (int i = 0; i < kLseBlock; ++i) {
+      any |= std::fma(z[i], inv_temperature, gumbel_bound(words[i])) >= best;
+    }
+    if (!any) continue;
+    for (int i = 0; i < kLseBlock; ++i) {
+      where[count] = static_cast<uint16_t>(first + i);
+      found[count] = words[i];
+      count += z[i] > kMinusInf && std::fma(z[i], inv_temperature, gumbel_bound(words[i])) >= best;
+    }
+  }
+  return count;
+}
+
+constexpr SpanKernels span_loops() {
+  return {load, shape, clean, block_sums, span_max, at_least, may_reach};
+}
+
+}  // namespace
+}  // namespace dflash
