@@ -1,15 +1,14 @@
 """Sampling in float64: the law of a row, and its draw by Gumbel noise."""
 
 import math
-from typing import NamedTuple, Unpack
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from dflash_ops import Status
-from dflash_ops._options import LogitOptions, SamplingOptions
 from dflash_ops.reference import noise
-from dflash_ops.sample import Sampled, SampledCandidates, _LawOptions
+from dflash_ops.sample import Sampled, SampledCandidates
 
 INF = float("inf")
 
@@ -25,7 +24,7 @@ class Row(NamedTuple):
     """Distance of the filter's decisions from their limits: rounding below it changes none."""
 
 
-def shape_logits(logits: Tensor, **options: Unpack[_LawOptions]) -> Tensor:
+def shape_logits(logits: Tensor, **options: Any) -> Tensor:
     """Shaped logits [Tv, vocab_start + V] by id, float64: -inf for what never wins."""
     wanted = options.get("verify_rows")
     wanted = torch.arange(len(logits)) if wanted is None else wanted.long()
@@ -98,9 +97,9 @@ def request_states(cu_verify: Tensor, req_rows: Tensor | None, num_rows: int) ->
     return states
 
 
-def state_law(options: SamplingOptions, state: int) -> dict:
+def state_law(options: dict[str, Any], state: int) -> dict[str, Any]:
     """The arguments of :func:`row_law` in a state row; temperature 0 for a greedy one."""
-    law = {"temperature": 0.0, "order": options.get("order", "k_then_p")}
+    law: dict[str, Any] = {"temperature": 0.0, "order": options.get("order", "k_then_p")}
     for name in ("temperature", "top_k", "top_p", "min_p"):
         if (values := options.get(name)) is not None:
             law[name] = values[state].item()
@@ -115,11 +114,9 @@ def sample_logits(
     positions: Tensor,
     cu_verify: Tensor,
     status: Tensor | None = None,
-    **options: Unpack[_LawOptions],
+    **options: Any,
 ) -> Sampled:
-    z = shape_logits(
-        logits, **{k: v for k, v in options.items() if k in LogitOptions.__annotations__}
-    )  # type: ignore[arg-type]
+    z = shape_logits(logits, **options)
     wanted = options.get("verify_rows")
     wanted = torch.arange(len(logits)) if wanted is None else wanted
     out = Sampled(torch.full((len(z),), -1), torch.zeros(len(z), dtype=torch.float64))
@@ -141,7 +138,7 @@ def sample_logits(
             size = options.get("vocab_size")
             row = row_law(z[i], **law, vocab_size=size)
             kept = row.order[: row.num_kept]
-            seed = int(options["seeds"][state])  # type: ignore[index]
+            seed = int(options["seeds"][state])
             by_id = scores(z[i], law["temperature"], seed, int(positions[i]))
             token = int(kept[by_id[kept].argmax()])
         out.ids[i] = token
@@ -158,7 +155,7 @@ def sample_candidates(
     cu_verify: Tensor,
     vocab_size: int | None = None,
     status: Tensor | None = None,
-    **options: Unpack[SamplingOptions],
+    **options: Any,
 ) -> SampledCandidates:
     rows, count = values.shape
     out = SampledCandidates(
@@ -177,7 +174,7 @@ def sample_candidates(
             if kept == 0:
                 continue
             noisy = z / law["temperature"] + noise.gumbel(
-                int(options["seeds"][state]),  # type: ignore[index]
+                int(options["seeds"][state]),
                 torch.tensor(ids),
                 int(positions[i]) + 1,
             )
@@ -189,7 +186,7 @@ def sample_candidates(
     return out
 
 
-def _provably_kept(z: Tensor, lse: float, law: dict, complete: bool) -> int:
+def _provably_kept(z: Tensor, lse: float, law: dict[str, Any], complete: bool) -> int:
     """How many candidates the filter keeps, whatever the rest of the law is; 0: it may matter."""
     p = (z / law["temperature"]).softmax(dim=0)
     top_k, top_p, min_p = law.get("top_k", 0), law.get("top_p", 1.0), law.get("min_p", 0.0)
