@@ -1,10 +1,18 @@
 // A product on a CPU, on torch's threads: x packed once, then every (block, rows) tile handed to an
-// epilogue. For the ops of every family.
+// epilogue. For the ops of every family:
+//
+//   const PackedX x(view, norm_weight, eps, num_rows, weight.depth, row_of);
+//   for_each_tile(weight, x, num_rows, epilogue);
+//
+// epilogue(block, first_row, count, sums) finds the product of row first_row + r and the output at
+// lane j of the block (GemmWeight::row_at) in sums[r * 32 + j], and may overwrite it.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
 
 #include <atomic>
+#include <cstring>
+#include <functional>
 #include <memory>
 
 #include "gemm/cpu/kernels.h"
@@ -12,13 +20,15 @@
 
 namespace dflash {
 
-// Packed copies of all rows of x; see GemmKernels::pack_row.
+// Packed copies of rows of x, one for each row of the product; see GemmKernels::pack_row.
 struct PackedX {
   std::unique_ptr<char[]> memory;
   PackedRows rows;
 
+  // Row i of the product is row row_of(i) of x; -1: zeros.
+  template <class RowOf = std::identity>
   PackedX(const ArrayView<2>& x, const ArrayView<1>& norm_weight, float eps, int64_t num_rows,
-          int64_t depth) {
+          int64_t depth, const RowOf& row_of = {}) {
     const GemmKernels& kernels = gemm_kernels();
     constexpr int64_t kLine = 64;
     rows.row_bytes = kernels.row_bytes(x.dtype, depth);
@@ -27,17 +37,23 @@ struct PackedX {
     char* first = memory.get() + (kLine - address % kLine) % kLine;
     rows.data = first;
     torch::stable::parallel_for(0, num_rows, row_grain(depth), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        const int64_t bytes = x.dtype == DType::kF32 ? 4 : 2;
-        const char* from = static_cast<const char*>(x.data) + row * x.strides[0] * bytes;
-        kernels.pack_row(from, x.dtype, depth, norm_weight, eps, first + row * rows.row_bytes);
+      const int64_t bytes = x.dtype == DType::kF32 ? 4 : 2;
+      for (int64_t i = begin; i < end; ++i) {
+        char* to = first + i * rows.row_bytes;
+        const int64_t row = row_of(i);
+        if (row < 0) {
+          std::memset(to, 0, rows.row_bytes);
+        } else {
+          const char* from = static_cast<const char*>(x.data) + row * x.strides[0] * bytes;
+          kernels.pack_row(from, x.dtype, depth, norm_weight, eps, to);
+        }
       }
     });
   }
 };
 
-// Calls epilogue(block, first_row, num_rows, sums) once for each tile, from several threads: a
-// thread takes blocks in ascending order, and all rows of one before the next.
+// Calls the epilogue once for each block and up to 64 rows, from several threads. A thread takes
+// blocks in ascending order; the sums are the same whichever takes them.
 template <class Epilogue>
 void for_each_tile(const GemmWeight& weight, const PackedX& x, int64_t num_rows,
                    const Epilogue& epilogue) {

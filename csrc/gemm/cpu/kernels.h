@@ -4,6 +4,8 @@
 //   kernels.pack_row(...) for each row of x                      once per call, in any thread
 //   kernels.block_sums(w, block, rows, first, count, sums)       any block, rows, thread and order
 //
+// gemm/cpu_product.h does this on torch's threads; gemm/weight.h checks the argument `weight`.
+//
 // Law (L1): k ascends through chunks of 512, each chunk an fma chain from zero (fp32: eight chains,
 // k mod 8, added as ((0+1)+(2+3))+((4+5)+(6+7))); the chunk sums are added in order. There is one
 // such sum per (row, output), so neither the tile nor the thread can reach its bits, and every
