@@ -13,8 +13,9 @@ class Stats:
     prefix_hits: int = 0  # tokens whose KV was there already
     proposed: list[int] = field(default_factory=list)  # by position after the anchor
     accepted: list[int] = field(default_factory=list)
+    prefill_s: float = 0.0  # forward passes of steps that verified nobody
     draft_s: float = 0.0
-    verify_s: float = 0.0  # forward pass, sampling and verification
+    verify_s: float = 0.0  # forward pass, sampling and verification of the others
     total_s: float = 0.0
 
     def count_drafts(self, depth: int, num_accepted: int) -> None:
@@ -35,9 +36,10 @@ class Stats:
             "acceptance_per_position": [
                 ratio(a, p) for a, p in zip(self.accepted, self.proposed, strict=True)
             ],
+            "prefill_s": self.prefill_s,
             "draft_s": self.draft_s,
             "verify_s": self.verify_s,
-            "other_s": self.total_s - self.draft_s - self.verify_s,
+            "other_s": self.total_s - self.prefill_s - self.draft_s - self.verify_s,
             "preemptions": self.preemptions,
             "prefix_hits": self.prefix_hits,
         }

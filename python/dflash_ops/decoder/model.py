@@ -1,0 +1,186 @@
+"""The target model over packed rows: what it computes is a sequence of this library's ops.
+
+Rows of any kind stand in one call. Every op is row invariant, so the hidden state of a token does
+not depend on what else is in the call, nor on how often its row was computed.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import pack_weight, sample_logits, verify_gemm
+from .batch import Batch
+from .cache import KVCache
+from .state import State
+from .weights import LayerWeights, ModelConfig, Weights
+
+# Looked up once: a step calls them six times a layer.
+_verify_gemm = torch.ops.dflash.verify_gemm.out
+_rope_append_kv = torch.ops.dflash.rope_append_kv.out
+_tree_attention = torch.ops.dflash.tree_attention.out
+
+
+class _Buffers(NamedTuple):
+    """Of T rows. They are views into the memory of the largest step, made once per T."""
+
+    x: Tensor  # [T, hidden]
+    x_mid: Tensor
+    qkv: Tensor  # [T, (num_heads + 2 num_kv_heads) head_dim]
+    q: Tensor  # [T, num_heads, head_dim], a view of qkv, as the next two
+    k: Tensor
+    v: Tensor
+    q_rotated: Tensor
+    attn: Tensor  # [T, num_heads, head_dim]
+    attn_rows: Tensor  # [T, num_heads head_dim], the same memory
+    lse: Tensor  # [T, num_heads]
+    inner: Tensor  # [T, intermediate]
+
+
+class Model:
+    """A decoder of the Llama family, in the dtype of its weights: bf16 or fp32.
+
+    Args:
+        config: its shape.
+        weights: its tensors; packed here, `weights` may be dropped afterwards.
+        max_rows: most rows of one step.
+        max_position: positions that RoPE covers; at most ``config.max_position``.
+    """
+
+    def __init__(
+        self, config: ModelConfig, weights: Weights, *, max_rows: int, max_position: int
+    ) -> None:
+        self.config = config
+        self.max_rows, self.max_position = max_rows, max_position
+        self.dtype, self.device = weights.embed.dtype, weights.embed.device
+        self._embed = weights.embed
+        self._layers = [_packed(layer) for layer in weights.layers]
+        self._final_norm = weights.final_norm
+        self._lm_head = pack_weight(weights.lm_head)
+        self._cos_sin = config.cos_sin(max_position).to(self.device)
+        self._buffers: dict[int, _Buffers] = {}
+        self._memory = self._allocate(max_rows)
+
+    def forward(self, batch: Batch, cache: KVCache, state: State) -> Tensor:
+        """``[T, hidden]`` after the last layer, before the final norm. K, V go to the cache.
+
+        The result is overwritten by the next call.
+        """
+        config, b = self.config, self._of_rows(len(batch.ids))
+        hidden, inner, eps = config.hidden, config.intermediate, config.eps
+        append = {"positions": batch.positions, "slots": batch.slots, "cos_sin": self._cos_sin}
+        attend = {
+            "block_table": state.block_table,
+            "cu_rows": batch.cu_rows,
+            "ctx_lens": state.ctx_lens,
+            "req_rows": batch.req_rows,
+            "out": b.attn,
+            "lse": b.lse,
+            **batch.tree,
+        }
+        num_qkv = b.qkv.shape[1]
+        torch.index_select(self._embed, 0, batch.ids, out=b.x)
+        for w, k_cache, v_cache in zip(self._layers, cache.k, cache.v, strict=True):
+            _verify_gemm(
+                b.x,
+                w.qkv,
+                w.qkv_bias,
+                num_outputs=num_qkv,
+                norm_weight=w.attn_norm,
+                eps=eps,
+                out=b.qkv,
+            )
+            _rope_append_kv(
+                b.q,
+                b.k,
+                b.v,
+                k_cache,
+                v_cache,
+                **append,
+                q_norm=w.q_norm,
+                k_norm=w.k_norm,
+                eps=eps,
+                out=b.q_rotated,
+            )
+            _tree_attention(b.q_rotated, k_cache, v_cache, **attend)
+            _verify_gemm(b.attn_rows, w.o, num_outputs=hidden, residual=b.x, out=b.x_mid)
+            _verify_gemm(
+                b.x_mid,
+                w.gate_up,
+                num_outputs=inner,
+                norm_weight=w.mlp_norm,
+                eps=eps,
+                act="silu_mul",
+                out=b.inner,
+            )
+            _verify_gemm(b.inner, w.down, num_outputs=hidden, residual=b.x_mid, out=b.x)
+        return b.x
+
+    def sample(self, hidden: Tensor, batch: Batch, state: State) -> Tensor:
+        """``[Tv]`` the target's own token after each verify row."""
+        return sample_logits(
+            self.logits(hidden[batch.verify_rows]),
+            positions=batch.verify_positions,
+            cu_verify=batch.cu_verify,
+            req_rows=batch.req_rows,
+            temperature=state.temperature,
+            top_k=state.top_k,
+            top_p=state.top_p,
+            min_p=state.min_p,
+            seeds=state.seeds,
+        ).ids
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """``[T, vocab_size]`` fp32: after the final norm."""
+        return verify_gemm(
+            hidden,
+            self._lm_head,
+            num_outputs=self.config.vocab_size,
+            norm_weight=self._final_norm,
+            eps=self.config.eps,
+            out_dtype=torch.float32,
+        )
+
+    def _allocate(self, num_rows: int) -> _Buffers:
+        c = self.config
+        q_size, kv_size = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+
+        def empty(*shape: int) -> Tensor:
+            return torch.empty(num_rows, *shape, dtype=self.dtype, device=self.device)
+
+        qkv, attn = empty(q_size + 2 * kv_size), empty(c.num_heads, c.head_dim)
+        q, k, v = (
+            part.unflatten(1, (-1, c.head_dim)) for part in qkv.split([q_size, kv_size, kv_size], 1)
+        )
+        return _Buffers(
+            x=empty(c.hidden),
+            x_mid=empty(c.hidden),
+            qkv=qkv,
+            q=q,
+            k=k,
+            v=v,
+            q_rotated=empty(c.num_heads, c.head_dim),
+            attn=attn,
+            attn_rows=attn.flatten(1),
+            lse=torch.empty(num_rows, c.num_heads, device=self.device),
+            inner=empty(c.intermediate),
+        )
+
+    def _of_rows(self, num_rows: int) -> _Buffers:
+        if num_rows not in self._buffers:
+            self._buffers[num_rows] = _Buffers(*(whole[:num_rows] for whole in self._memory))
+        return self._buffers[num_rows]
+
+
+def _packed(layer: LayerWeights) -> LayerWeights:
+    return LayerWeights(
+        attn_norm=layer.attn_norm,
+        qkv=pack_weight(layer.qkv),
+        qkv_bias=layer.qkv_bias,
+        q_norm=layer.q_norm,
+        k_norm=layer.k_norm,
+        o=pack_weight(layer.o),
+        mlp_norm=layer.mlp_norm,
+        gate_up=pack_weight(layer.gate_up, pair=True),
+        down=pack_weight(layer.down),
+    )
