@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "lm_head/plan.h"
+
 namespace dflash {
 
 struct WorkspaceBounds {
@@ -21,6 +23,10 @@ struct WorkspaceEntry {
 // One line per op that takes a workspace.
 inline constexpr WorkspaceEntry kWorkspaces[] = {
     {"verify_gemm", [](const WorkspaceBounds&, bool) -> int64_t { return 0; }},
+    {"lm_head_sample",
+     [](const WorkspaceBounds& b, bool) -> int64_t {
+       return fallback_bytes(b.max_fallback_rows, b.vocab_size);
+     }},
 };
 
 }  // namespace dflash

@@ -2,7 +2,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rows import one_request_each
+from sampling_rows import one_request_each
 
 from dflash_ops import _C, SampledCandidates, Status, reference, sample_candidates, sample_logits
 

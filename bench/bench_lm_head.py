@@ -1,0 +1,62 @@
+from collections.abc import Iterator
+
+import torch
+from bench_sample import call, nothing_to_compare
+from case import Case
+from torch import Tensor
+
+from dflash_ops import lm_head_gather, lm_head_sample, lm_head_topk, pack_weight
+
+HIDDEN, VOCAB = 1024, 151_936
+
+
+def cases(device: torch.device) -> Iterator[Case]:
+    g = torch.Generator().manual_seed(0)
+    weight = (torch.randn(VOCAB, HIDDEN, generator=g) / HIDDEN**0.5).bfloat16().to(device)
+    packed = pack_weight(weight)
+    for rows in (1, 8, 16, 64):
+        h = (torch.randn(rows, HIDDEN, generator=g) * 3).bfloat16().to(device)
+        yield topk_case(h, weight, packed)
+        for law in ({}, {"temperature": 1.0}, {"temperature": 0.7, "top_k": 20.0, "top_p": 0.8}):
+            yield sample_case(h, weight, packed, law)
+    yield gather_case(h, weight, packed)
+
+
+def topk_case(h: Tensor, weight: Tensor, packed: Tensor) -> Case:
+    return Case(
+        op="lm_head_topk",
+        name=f"k=16, rows={len(h)}, V={VOCAB}, H={HIDDEN}",
+        ours=lambda: lm_head_topk(h, packed, k=16),
+        peers={"eager linear and topk": lambda: (h @ weight.T).topk(16)},
+        bytes_moved=weight.nbytes,
+        macs=len(h) * weight.numel(),
+        check=nothing_to_compare,
+    )
+
+
+def sample_case(h: Tensor, weight: Tensor, packed: Tensor, law: dict[str, float]) -> Case:
+    args = call(h.device, len(h), law)
+    return Case(
+        op="lm_head_sample",
+        name=f"{law or 'greedy'}, rows={len(h)}, V={VOCAB}, H={HIDDEN}",
+        ours=lambda: lm_head_sample(h, packed, **args),
+        peers={"eager linear and argmax": lambda: (h @ weight.T).argmax(dim=1)},
+        bytes_moved=weight.nbytes,
+        macs=len(h) * weight.numel(),
+        check=nothing_to_compare,
+    )
+
+
+def gather_case(h: Tensor, weight: Tensor, packed: Tensor) -> Case:
+    ids = torch.arange(len(h), device=h.device)[:, None] * 100 + torch.arange(4, device=h.device)
+    return Case(
+        op="lm_head_gather",
+        name=f"K=4, rows={len(h)}, V={VOCAB}, H={HIDDEN}",
+        ours=lambda: lm_head_gather(h, packed, ids),
+        peers={
+            "eager linear and log_softmax": lambda: (h @ weight.T).log_softmax(dim=1).gather(1, ids)
+        },
+        bytes_moved=weight.nbytes,
+        macs=len(h) * weight.numel(),
+        check=nothing_to_compare,
+    )

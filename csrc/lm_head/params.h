@@ -1,0 +1,70 @@
+// What every backend of the lm_head ops receives: no torch, no CUDA.
+#pragma once
+
+#include "gemm/params.h"
+#include "sample/params.h"
+
+namespace dflash {
+
+// Hidden rows and the head that makes logits of them.
+struct HeadParams {
+  ArrayView<2> h;            // [num_source_rows, H]
+  ArrayView<1> norm_weight;  // [H]?        rows are RMS-normed first
+  float eps;
+  GemmWeight weight;  // [V_local, H]
+  ArrayView<1> bias;  // [V_local]?
+  DType round_to;     // logits are rounded to this before anything else; fp32: not
+  LogitOptions options;
+  StatusView status;  // [Tv]?
+};
+
+// The temperature of row i alone: 1 without requests or temperatures.
+static constexpr RowLaw temperature_law(const SamplingOptions& o, int64_t i, int64_t num_rows) {
+  RowLaw law{.is_padded = false,
+             .is_greedy = false,
+             .inv_temperature = 1.0f,
+             .filter = {},
+             .noise = {},
+             .status = 0};
+  if (!o.cu_verify) return law;
+  const int64_t request = request_of_row(o, i, num_rows);
+  const int64_t row = request < 0 ? -1 : o.requests[request];
+  if (row < 0) {
+    law.is_padded = true;
+    law.status = request >= 0 && o.requests.is_bad(request) ? kOutOfRange : 0;
+    return law;
+  }
+  const float temperature = o.temperature ? *o.temperature.at<float>(row) : 1.0f;
+  law.is_greedy = !(temperature >= kGreedyBelow);
+  law.inv_temperature = 1.0f / temperature;
+  return law;
+}
+
+struct LmHeadTopkParams {
+  HeadParams head;
+  int64_t k;
+  ArrayOut<2> values;  // [Tv, k]  fp32
+  IndexOut ids;        // [Tv, k]
+  ArrayOut<1> lse;     // [Tv]     fp32
+};
+
+struct LmHeadSampleParams {
+  HeadParams head;
+  SamplingOptions sampling;
+  int64_t max_fallback_rows;
+  float* workspace;      // [max_fallback_rows, fallback_stride(V_local)]
+  IndexOut ids;          // [Tv]
+  ArrayOut<1> logprobs;  // [Tv]  fp32
+};
+
+struct LmHeadGatherParams {
+  HeadParams head;
+  IndexTable ids;            // [Tv, K]   -1: none
+  SamplingOptions sampling;  // of it cu_verify, requests and temperature
+  ArrayOut<2> logprobs;      // [Tv, K]   fp32
+  ArrayOut<2> tempered;      // [Tv, K]   fp32
+  IndexOut ranks;            // [Tv, K]
+  ArrayOut<1> lse;           // [Tv]      fp32
+};
+
+}  // namespace dflash

@@ -1,0 +1,269 @@
+"""The LM head and what is asked of its logits, in one pass: no logits in memory."""
+
+from typing import NamedTuple, Unpack
+
+import torch
+from torch import Tensor
+
+from ._check import FLOATS, Checks
+from ._options import LogitOptions, SamplingOptions, check_logits, check_sampling
+from .gemm import _check_weight
+from .sample import Sampled
+
+MAX_TOPK = 64
+_OPS = torch.ops.dflash
+
+
+class TopK(NamedTuple):
+    values: Tensor
+    """``[Tv, k]`` float32 logits in the order (descending, id ascending); -inf: absent."""
+    ids: Tensor
+    """``[Tv, k]`` int64; -1: absent. A row without a finite logit has its lowest allowed id."""
+    lse: Tensor
+    """``[Tv]`` float32 log-sum-exp of the whole row at temperature 1."""
+
+
+class Gathered(NamedTuple):
+    logprobs: Tensor
+    """``[Tv, K]`` float32 log-probabilities at temperature 1; -inf for an id that has none."""
+    tempered: Tensor
+    """``[Tv, K]`` float32, the same at the request's temperature: of the one token if greedy."""
+    ranks: Tensor
+    """``[Tv, K]`` int64: ids before it in the order (logit descending, id ascending); -1: none."""
+    lse: Tensor
+    """``[Tv]`` float32 log-sum-exp at temperature 1."""
+
+
+class HeadOptions(LogitOptions, total=False):
+    """What a logit of the head is: ``h @ weight.T + bias``, then as :class:`LogitOptions`."""
+
+    norm_weight: Tensor | None
+    """``[H]``: rows are RMS-normed first, as :func:`rmsnorm` does."""
+    eps: float
+    round_logits: bool
+    """Round ``h @ weight.T + bias`` to ``h``'s dtype first, as engines with bf16 logits do."""
+
+
+class _LawOptions(HeadOptions, SamplingOptions, total=False):
+    pass
+
+
+def _check_head(
+    checks: Checks,
+    h: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    options: HeadOptions,
+    status: Tensor | None,
+) -> tuple[int, int]:
+    """Checks what all lm_head ops take; returns Tv and the columns."""
+    checks.tensor("h", h, FLOATS, "[num_rows, H]", -1, -1)
+    checks.last_contiguous("h", h)
+    depth = h.shape[1]
+    norm_weight = options.get("norm_weight")
+    checks.tensor("norm_weight", norm_weight, FLOATS, "[H]", depth)
+    checks.last_contiguous("norm_weight", norm_weight)
+    checks.at_least("eps", options.get("eps", 1e-6), 0)
+    columns = _check_weight(checks, weight, h.dtype, depth, -1, False)
+    if weight.dim() != 2 and (size := options.get("vocab_size")) is not None:
+        columns = min(max(size - options.get("vocab_start", 0), 0), columns)  # without padding
+    checks.tensor("bias", bias, FLOATS, "[V]", columns)
+    checks.last_contiguous("bias", bias)
+    rows = check_logits(checks, options, h.shape[0], columns)
+    checks.tensor("status", status, (torch.int32,), "[Tv]", rows)
+    return rows, columns
+
+
+def lm_head_topk(
+    h: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    k: int,
+    status: Tensor | None = None,
+    out: TopK | None = None,
+    **options: Unpack[HeadOptions],
+) -> TopK:
+    """Find the best k logits of each row and its log-sum-exp.
+
+    Args:
+        h: ``[num_rows, H]`` bfloat16, float16 or float32, last dimension contiguous.
+        weight: ``[V, H]`` of h's dtype, plain or packed by :func:`pack_weight`. Column j is token
+            ``vocab_start + j``. A packed weight's padding counts unless ``vocab_size`` excludes it.
+        bias: ``[V]``.
+        k: 1 .. 64. k = 1 is the argmax.
+        status: ``[Tv]`` int32, :class:`Status` bits are OR-ed in. NO_FINITE_LOGIT: the lowest
+            allowed id stands first, with -inf. OUT_OF_RANGE: the row was not read.
+        out: tensors to write into, of any strides.
+        options: see :class:`HeadOptions`.
+
+    Returns:
+        A :class:`TopK`; ``out`` if given. Padded rows: -inf, id -1, lse -inf.
+
+    Raises:
+        TypeError: a dtype is not as above.
+        ValueError: a shape, device, stride or option is not as above.
+
+    Reference: :func:`dflash_ops.reference.lm_head_topk`.
+    """
+    checks = Checks("lm_head_topk", h)
+    rows, _ = _check_head(checks, h, weight, bias, options, status)
+    checks.at_least("k", k, 1)
+    checks.at_most("k", k, MAX_TOPK)
+    args = {"k": k, "status": status, **options}
+    if out is None:
+        return TopK(*_OPS.lm_head_topk(h, weight, bias, **args))
+    checks.tensor("values", out.values, (torch.float32,), "[Tv, k]", rows, k)
+    checks.index("ids", out.ids, "[Tv, k]", rows, k)
+    checks.tensor("lse", out.lse, (torch.float32,), "[Tv]", rows)
+    _OPS.lm_head_topk.out(h, weight, bias, **args, **out._asdict())
+    return out
+
+
+def lm_head_sample(
+    h: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    positions: Tensor,
+    cu_verify: Tensor,
+    max_fallback_rows: int = 1,
+    workspace: Tensor | None = None,
+    status: Tensor | None = None,
+    out: Sampled | None = None,
+    **options: Unpack[_LawOptions],
+) -> Sampled:
+    """Draw the target's token of each row: :func:`sample_logits` without the logits.
+
+    Greedy and unfiltered rows, and filtered ones whose kept set is among the best 64, take one
+    pass over the head. The others take a second one that writes their logits to the workspace.
+
+    Args:
+        h, weight, bias: as :func:`lm_head_topk`.
+        positions, cu_verify: as :func:`sample_logits`.
+        max_fallback_rows: rows that share the second pass. Those beyond take a pass each.
+        workspace: uint8, at least ``workspace_bytes("lm_head_sample", ..)``. Default: allocated.
+        status: ``[Tv]`` int32, as :func:`sample_logits`. BOUND_TOO_SMALL: the row was beyond
+            ``max_fallback_rows``; its result is right.
+        out: tensors to write into, of any strides.
+        options: see :class:`HeadOptions` and :class:`SamplingOptions`.
+
+    Returns:
+        A :class:`Sampled`; ``out`` if given.
+
+    Raises:
+        TypeError: a dtype is not as above.
+        ValueError: a shape, device, stride or option is not as above.
+
+    Reference: :func:`dflash_ops.reference.lm_head_sample`; the bits of :func:`sample_logits` on the
+    float32 logits of :func:`verify_gemm`.
+    """
+    checks = Checks("lm_head_sample", h)
+    rows, columns = _check_head(checks, h, weight, bias, options, status)
+    check_sampling(checks, positions, cu_verify, options, rows)
+    checks.at_least("max_fallback_rows", max_fallback_rows, 1)
+    checks.tensor("workspace", workspace, (torch.uint8,), "[bytes]", -1)
+    if workspace is not None:
+        needed = 4 * max_fallback_rows * (columns // 512 + 2) * 512
+        checks.at_least("len(workspace)", len(workspace), needed)
+        checks.last_contiguous("workspace", workspace)
+    named = {"positions": positions, "cu_verify": cu_verify, "workspace": workspace}
+    args = {**named, "max_fallback_rows": max_fallback_rows, "status": status, **options}
+    if out is None:
+        return Sampled(*_OPS.lm_head_sample(h, weight, bias, **args))
+    checks.index("ids", out.ids, "[Tv]", rows)
+    checks.tensor("logprobs", out.logprobs, (torch.float32,), "[Tv]", rows)
+    _OPS.lm_head_sample.out(h, weight, bias, **args, **out._asdict())
+    return out
+
+
+def lm_head_gather(
+    h: Tensor,
+    weight: Tensor,
+    ids: Tensor,
+    bias: Tensor | None = None,
+    *,
+    cu_verify: Tensor | None = None,
+    req_rows: Tensor | None = None,
+    temperature: Tensor | None = None,
+    status: Tensor | None = None,
+    out: Gathered | None = None,
+    **options: Unpack[HeadOptions],
+) -> Gathered:
+    """Look up log-probabilities and ranks of given ids.
+
+    Args:
+        h, weight, bias: as :func:`lm_head_topk`.
+        ids: ``[Tv, K]`` int, K <= 64; -1: none.
+        cu_verify: ``[B + 1]`` int, rows of each request; needed with the next two.
+        req_rows: ``[B]`` int, state row of each request; -1: padded.
+        temperature: ``[R]`` float32; below 1e-5: greedy. Default: 1.
+        status: ``[Tv]`` int32, :class:`Status` bits are OR-ed in. BAD_DRAFT_ID: an id outside the
+            vocabulary. NO_FINITE_LOGIT, OUT_OF_RANGE as :func:`lm_head_topk`.
+        out: tensors to write into, of any strides.
+        options: see :class:`HeadOptions`.
+
+    Returns:
+        A :class:`Gathered`; ``out`` if given. Padded rows and absent ids: -inf, rank -1.
+
+    Raises:
+        TypeError: a dtype is not as above.
+        ValueError: a shape, device, stride or option is not as above.
+
+    Reference: :func:`dflash_ops.reference.lm_head_gather`.
+    """
+    checks = Checks("lm_head_gather", h)
+    rows, _ = _check_head(checks, h, weight, bias, options, status)
+    checks.index("ids", ids, "[Tv, K]", rows, -1)
+    count = ids.shape[1]
+    checks.at_most("K", count, MAX_TOPK)
+    checks.given("cu_verify", cu_verify, "temperature", temperature)
+    checks.given("cu_verify", cu_verify, "req_rows", req_rows)
+    if cu_verify is not None:
+        checks.index("cu_verify", cu_verify, "[B + 1]", -1)
+        checks.at_least("len(cu_verify)", len(cu_verify), 1)
+        checks.index("req_rows", req_rows, "[B]", len(cu_verify) - 1)
+        checks.tensor("temperature", temperature, (torch.float32,), "[R]", -1)
+    named = {"cu_verify": cu_verify, "req_rows": req_rows, "temperature": temperature}
+    args = {**named, "status": status, **options}
+    if out is None:
+        return Gathered(*_OPS.lm_head_gather(h, weight, ids, bias, **args))
+    checks.tensor("logprobs", out.logprobs, (torch.float32,), "[Tv, K]", rows, count)
+    checks.tensor("tempered", out.tempered, (torch.float32,), "[Tv, K]", rows, count)
+    checks.index("ranks", out.ranks, "[Tv, K]", rows, count)
+    checks.tensor("lse", out.lse, (torch.float32,), "[Tv]", rows)
+    _OPS.lm_head_gather.out(h, weight, ids, bias, **args, **out._asdict())
+    return out
+
+
+def _num_rows(h, verify_rows):
+    return h.shape[0] if verify_rows is None else verify_rows.shape[0]
+
+
+@torch.library.register_fake("dflash::lm_head_topk")
+def _(h, weight, bias=None, *, k, verify_rows=None, **options):
+    rows = _num_rows(h, verify_rows)
+    values, ids = (h.new_empty((rows, k), dtype=x) for x in (torch.float32, torch.int64))
+    return values, ids, h.new_empty(rows, dtype=torch.float32)
+
+
+@torch.library.register_fake("dflash::lm_head_sample")
+def _(h, weight, bias=None, *, verify_rows=None, **options):
+    rows = _num_rows(h, verify_rows)
+    return h.new_empty(rows, dtype=torch.int64), h.new_empty(rows, dtype=torch.float32)
+
+
+@torch.library.register_fake("dflash::lm_head_gather")
+def _(h, weight, ids, bias=None, *, verify_rows=None, **options):
+    shape = _num_rows(h, verify_rows), ids.shape[1]
+    dtypes = torch.float32, torch.float32, torch.int64
+    return *(h.new_empty(shape, dtype=x) for x in dtypes), h.new_empty(
+        shape[0], dtype=torch.float32
+    )
+
+
+@torch.library.register_fake("dflash::lm_head_topk.out")
+@torch.library.register_fake("dflash::lm_head_sample.out")
+@torch.library.register_fake("dflash::lm_head_gather.out")
+def _(*args, **kwargs):
+    return None
