@@ -15,6 +15,13 @@ inline constexpr int kFloatTypes = 3;  // bf16, fp16, fp32
 
 inline constexpr KernelInstances kInstances[] = {
     {"accept_match_kernel", 1},
+    {"commit_kernel", 1},
+    {"prepare_block_kernel", 1},
+    {"tree_metadata_kernel", 1},
+    {"compact_kv_kernel", 1},
+    {"block_conv_kernel", 1},
+    {"rope_append_kv_kernel", kFloatTypes},
+    {"merge_states_kernel", kFloatTypes},
     {"pack_weight_kernel", 2},  // by the size of an element
     {"unpack_kernel", 2},
     {"rmsnorm_kernel", kFloatTypes},

@@ -119,4 +119,24 @@ constexpr RowRange row_range(const IndexView& cu, int64_t b, int64_t num_rows) {
   return {first, last - first, true};
 }
 
+// The request whose rows hold `row`; -1: none does. Its own range is what counts, not its
+// neighbours': the search finds it at once unless some other range is broken.
+constexpr int64_t request_of_row(const IndexView& cu, int64_t num_requests, int64_t row,
+                                 int64_t num_rows) {
+  const auto holds = [&](int64_t b) {
+    const RowRange rows = row_range(cu, b, num_rows);
+    return rows.first <= row && row < rows.first + rows.count;
+  };
+  int64_t low = 0, high = num_requests;
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (cu[middle] <= row ? low : high) = middle;
+  }
+  if (low < high && holds(low)) return low;
+  for (int64_t b = 0; b < num_requests; ++b) {
+    if (holds(b)) return b;
+  }
+  return -1;
+}
+
 }  // namespace dflash

@@ -19,7 +19,7 @@ static __device__ float sum_of_chain(const T* x, int64_t num_elements, int chain
   float sum = 0.0f;
   for (int64_t i = int64_t{kVector} * chain; i < num_elements; i += kVector * kRmsChains) {
     float values[kVector];
-    load_vector(x + i, num_elements - i, values);
+    load_vector(x + i, 1, num_elements - i, values);
     for (const float value : values) sum = fmaf(value, value, sum);
   }
   return sum;

@@ -18,14 +18,15 @@ struct alignas(16) Pack {
 };
 
 template <class T>
-static __device__ bool is_vector(const T* x, int64_t count) {
-  return count >= kVector && reinterpret_cast<uintptr_t>(x) % 16 == 0;
+static __device__ bool is_vector(const T* x, int64_t stride, int64_t count) {
+  return stride == 1 && count >= kVector && reinterpret_cast<uintptr_t>(x) % 16 == 0;
 }
 
 template <class T>
-static __device__ void load_vector(const T* x, int64_t count, float (&values)[kVector]) {
-  if (!is_vector(x, count)) {
-    for (int j = 0; j < kVector; ++j) values[j] = j < count ? to_float(x[j]) : 0.0f;
+static __device__ void load_vector(const T* x, int64_t stride, int64_t count,
+                                   float (&values)[kVector]) {
+  if (!is_vector(x, stride, count)) {
+    for (int j = 0; j < kVector; ++j) values[j] = j < count ? to_float(x[j * stride]) : 0.0f;
     return;
   }
   for (int j = 0; j < kVector; j += Pack<T>::kSize) {
@@ -37,7 +38,7 @@ static __device__ void load_vector(const T* x, int64_t count, float (&values)[kV
 template <class T>
 static __device__ void store_vector(T* out, int64_t stride, int64_t count,
                                     const float (&values)[kVector]) {
-  if (stride != 1 || !is_vector(out, count)) {
+  if (!is_vector(out, stride, count)) {
     for (int j = 0; j < kVector && j < count; ++j) out[j * stride] = from_float<T>(values[j]);
     return;
   }
@@ -52,7 +53,7 @@ static __device__ void store_vector(T* out, int64_t stride, int64_t count,
 static __device__ void load_vector(const void* x, DType dtype, int64_t first, int64_t count,
                                    float (&values)[kVector]) {
   (void)with_dtype<float, BF16, F16>(dtype, [&]<class T>(std::type_identity<T>) {
-    load_vector(static_cast<const T*>(x) + first, count, values);
+    load_vector(static_cast<const T*>(x) + first, 1, count, values);
   });
 }
 

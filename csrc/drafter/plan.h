@@ -13,4 +13,12 @@ constexpr int64_t drafter_grain(int64_t macs_per_item) {
   return std::max<int64_t>(1, kMacsPerTask / std::max<int64_t>(1, macs_per_item));
 }
 
+// CUDA: block_conv's threads have 8 channels of a row each, and one CTA per row and per block of
+// rows, whose range it reports.
+inline constexpr int kConvBlock = 128;
+
+constexpr int64_t conv_channel_ctas(int64_t num_channels) {
+  return (num_channels + 8 * kConvBlock - 1) / (8 * kConvBlock);
+}
+
 }  // namespace dflash

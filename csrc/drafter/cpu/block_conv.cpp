@@ -5,26 +5,16 @@
 // Reference: python/dflash_ops/reference/drafter.py
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "common/dispatch.h"
 #include "drafter/cpu/kernels.h"
+#include "drafter/rounded.h"
 
 namespace dflash {
 namespace {
 
 using Row = std::vector<float>;
-
-// fp16 has little range: what fp32 still held saturates instead of becoming infinite.
-template <class T>
-T rounded(float value) {
-  if constexpr (std::is_same_v<T, F16>) {
-    constexpr float kLargest = 65504.0f;
-    if (std::isfinite(value)) value = std::clamp(value, -kLargest, kLargest);
-  }
-  return from_float<T>(value);
-}
 
 void load(const ArrayView<2>& view, int64_t row, Row& out) {
   (void)with_dtype<float, BF16, F16>(view.dtype, [&]<class T>(std::type_identity<T>) {

@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kRmsChains)
   for (int64_t i = int64_t{kVector} * threadIdx.x; i < p.depth; i += kVector * kRmsChains) {
     const int64_t count = p.depth - i;
     float values[kVector], weights[kVector];
-    load_vector(x + i, count, values);
+    load_vector(x + i, 1, count, values);
     load_vector(p.weight.data, p.weight.dtype, i, count, weights);
     for (int j = 0; j < kVector; ++j) {
       values[j] = to_float(from_float<T>(rms_apply(values[j], scale, weights[j])));
