@@ -177,12 +177,20 @@ static void accumulate(const SoftmaxBlock& block, const KeyList& keys, const flo
 
 inline constexpr int kChains = 16;
 
-template <class Combine>
-static void to_lanes(const float* x, Combine combine, float* lanes) {
-  for (int c = 0; c < kChains; ++c) lanes[c] = x[c];
+// x = map(x), and the 64 results combined in 16 lanes. Those are a local array until the end: it
+// cannot overlap x, as compilers must know to vectorise.
+template <class Map, class Combine>
+static void map_to_lanes(float* x, Map map, Combine combine, float* lanes) {
+  float local[kChains];
+  for (int c = 0; c < kChains; ++c) local[c] = x[c] = map(x[c]);
   for (int i = kChains; i < kBlockKeys; i += kChains) {
-    for (int c = 0; c < kChains; ++c) lanes[c] = combine(lanes[c], x[i + c]);
+    for (int c = 0; c < kChains; ++c) {
+      const float y = map(x[i + c]);
+      x[i + c] = y;
+      local[c] = combine(local[c], y);
+    }
   }
+  for (int c = 0; c < kChains; ++c) lanes[c] = local[c];
 }
 
 // Combines the lanes of V::kWidth pairs: c with c + 8, then + 4, + 2, + 1. The pairs lie side by
@@ -228,8 +236,9 @@ static void softmax(const SoftmaxBlock& block, const SoftmaxState& state) {
     for (int r = 0; r < count; ++r) {
       max[r] = state.max[first + r];
       sum[r] = state.sum[first + r];
-      finish_scores(block, scores + r * block.score_stride);
-      to_lanes(scores + r * block.score_stride, max_f32, lanes[r]);
+      float* x = scores + r * block.score_stride;
+      finish_scores(block, x);
+      map_to_lanes(x, [](float score) { return score; }, max_f32, lanes[r]);
     }
     float block_max[V::kWidth], block_sum[V::kWidth], alpha[V::kWidth];
     fold_lanes<V>(lanes, V::max, block_max);
@@ -241,8 +250,10 @@ static void softmax(const SoftmaxBlock& block, const SoftmaxState& state) {
     }
     for (int r = 0; r < count; ++r) {
       float* x = scores + r * block.score_stride;
-      for (int i = 0; i < kBlockKeys; ++i) x[i] = exp_f32(x[i] - max[r]);
-      to_lanes(x, [](float a, float b) { return a + b; }, lanes[r]);
+      const float row_max = max[r];
+      map_to_lanes(
+          x, [&](float score) { return exp_f32(score - row_max); },
+          [](float a, float b) { return a + b; }, lanes[r]);
     }
     fold_lanes<V>(lanes, V::add, block_sum);
     for (int r = 0; r < V::kWidth; ++r) sum[r] = __builtin_fmaf(sum[r], alpha[r], block_sum[r]);

@@ -11,7 +11,7 @@ namespace {
 // Lengths past this are bad data. It leaves room to add a few of them.
 constexpr int64_t kMaxLength = int64_t{1} << 40;
 
-constexpr int64_t kMaxRunLeaves = 16;
+constexpr int64_t kMaxRunLeaves = 4;
 constexpr int64_t kItemsPerThread = 8;
 
 bool is_bad_depth(int64_t depth) { return depth < 0 || depth > kMaxDepth; }

@@ -33,7 +33,7 @@ struct AttentionTile {
   int64_t num_rows;
   int64_t key_begin, key_end;  // positions that some row may see
   int64_t first_run, num_runs;
-  int64_t first_item;  // its items are [num_kv_heads][num_runs]
+  int64_t first_item;  // its items are [num_runs][num_kv_heads]: heads share memory pages
 };
 
 struct AttentionPlan {

@@ -22,7 +22,7 @@ namespace {
 constexpr int64_t kLeafBlocks = kLeafKeys / kBlockKeys;
 constexpr int64_t kNodeTiles = kMaxNodes / kBlockKeys;
 constexpr int64_t kScoreStride = kBlockKeys + kMaxNodes;  // a block, then the request's nodes
-constexpr int64_t kMaxStates = 6;    // a run has at most 16 leaves: 5 levels, and the leaf at work
+constexpr int64_t kMaxStates = 4;    // a run has at most 4 leaves: 3 levels, and the leaf at work
 constexpr int64_t kChunkPairs = 32;  // their scores stay in the first cache until they are used
 
 int64_t pad(int64_t n) { return (n + kLaneMultiple - 1) / kLaneMultiple * kLaneMultiple; }
@@ -52,7 +52,7 @@ struct Scratch {
           int64_t result) {
     int64_t used = 0;
     const auto take = [&](int64_t n) {
-      float* part = base + used;
+      float* part = base == nullptr ? nullptr : base + used;
       used += pad(n);
       return part;
     };
@@ -82,7 +82,7 @@ class Item {
         tile_(plan.tile_of(item)),
         request_(plan.requests[tile_.request]),
         group_(p.num_heads / p.num_kv_heads),
-        kv_head_((item - tile_.first_item) / tile_.num_runs),
+        kv_head_((item - tile_.first_item) % p.num_kv_heads),
         num_pairs_(tile_.num_rows * group_),
         sizes_(attention_sizes(p, plan)),
         uses_pairs_(ops.bf16_pairs.score != nullptr && p.q.dtype == DType::kBF16 &&
@@ -90,7 +90,7 @@ class Item {
         score_ops_(uses_pairs_ ? ops.bf16_pairs : ops.floats),
         k_words_(uses_pairs_ ? p.k_dim / 2 : p.k_dim),
         scratch_(scratch, p, plan.max_pairs, sizes_.out_dim, sizes_.result) {
-    const int64_t run = tile_.first_run + (item - tile_.first_item) % tile_.num_runs;
+    const int64_t run = tile_.first_run + (item - tile_.first_item) / p.num_kv_heads;
     first_leaf_ = run * plan.run_leaves;
     end_leaf_ = first_leaf_ + plan.run_leaves;
   }
@@ -400,9 +400,9 @@ void tree_attention_merge(const TreeAttentionParams& p, const AttentionPlan& pla
   const FlushDenormals flush;
   const int64_t group = p.num_heads / p.num_kv_heads, num_pairs = tile.num_rows * group;
   const AttentionSizes sizes = attention_sizes(p, plan);
-  const int64_t first_item = tile.first_item + kv_head * tile.num_runs;
   const auto state = [&](int64_t i) {
-    return state_at(results + (first_item + i) * sizes.result, num_pairs);
+    const int64_t item = tile.first_item + i * p.num_kv_heads + kv_head;
+    return state_at(results + item * sizes.result, num_pairs);
   };
   MergeTree tree(ops, num_pairs, sizes.out_dim);
   for (int64_t i = 0; i < tile.num_runs; ++i) {
