@@ -87,6 +87,12 @@ struct IndexOut {
   }
 };
 
+// An index tensor that is read and then overwritten in place.
+struct IndexState {
+  IndexView now;
+  IndexOut next;
+};
+
 // Bits of a `status` tensor: what was wrong with a request's data.
 enum Status : int32_t {
   kNoFiniteLogit = 1 << 0,

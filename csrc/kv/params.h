@@ -85,4 +85,42 @@ struct CompactKvParams {
   int64_t num_requests;  // B
 };
 
+struct ReleasePagesParams {
+  IndexTable block_table;  // [R, max_pages]
+  IndexOut next_table;     // the same memory: released entries become null_page
+  IndexOut free_pages;     // [capacity]      written from num_free on
+  int64_t capacity;
+  IndexState num_free;    // [1]
+  IndexState ref_counts;  // [num_pages]?    owners of each page; absent: one each
+  IndexView keep_lens;    // [R]             sequence indices below this keep their page
+  IndexView table_start;  // [R]?
+  RequestRows requests;
+  StatusView status;     // [B]?
+  int64_t num_requests;  // B
+  int64_t num_pages;
+  int64_t page_size;
+  int64_t null_page;
+};
+
+struct StateLayer {
+  char* states;            // [num_slots, ...]  rows of row_bytes
+  const char* row_states;  // [T, ...]
+  int64_t state_stride;    // bytes
+  int64_t row_stride;      // bytes
+  int64_t row_bytes;
+};
+
+struct CommitStateParams {
+  const StateLayer* layers;  // [num_layers]
+  IndexTable accepted_rows;  // [B, P]
+  IndexView num_kept;        // [B]?
+  IndexView state_slots;     // [R]?   slot of each state row; absent: the same numbers
+  RequestRows requests;
+  StatusView status;  // [B]?
+  int64_t num_layers;
+  int64_t num_requests;  // B
+  int64_t num_rows;      // T
+  int64_t num_slots;
+};
+
 }  // namespace dflash

@@ -6,12 +6,6 @@
 
 namespace dflash {
 
-// An index tensor that is read and then overwritten in place.
-struct IndexState {
-  IndexView now;
-  IndexOut next;
-};
-
 struct FlagState {
   bool* data;
   int64_t stride;
