@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .. import pack_weight, sample_logits, verify_gemm
+from .. import lm_head_sample, pack_weight, verify_gemm
 from .batch import Batch
 from .cache import KVCache
 from .state import State
@@ -19,6 +19,8 @@ from .weights import LayerWeights, ModelConfig, Weights
 _verify_gemm = torch.ops.dflash.verify_gemm.out
 _rope_append_kv = torch.ops.dflash.rope_append_kv.out
 _tree_attention = torch.ops.dflash.tree_attention.out
+
+_MAX_FALLBACK_ROWS = 16  # rows whose filter needs a second pass over the head, at a time
 
 
 class _Buffers(NamedTuple):
@@ -118,8 +120,14 @@ class Model:
 
     def sample(self, hidden: Tensor, batch: Batch, state: State) -> Tensor:
         """``[Tv]`` the target's own token after each verify row."""
-        return sample_logits(
-            self.logits(hidden[batch.verify_rows]),
+        return lm_head_sample(
+            hidden,
+            self._lm_head,
+            verify_rows=batch.verify_rows,
+            norm_weight=self._final_norm,
+            eps=self.config.eps,
+            vocab_size=self.config.vocab_size,
+            max_fallback_rows=min(max(len(batch.verify_rows), 1), _MAX_FALLBACK_ROWS),
             positions=batch.verify_positions,
             cu_verify=batch.cu_verify,
             req_rows=batch.req_rows,
@@ -131,7 +139,7 @@ class Model:
         ).ids
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """``[T, vocab_size]`` fp32: after the final norm."""
+        """``[T, vocab_size]`` fp32: what `sample` never puts in memory, for tests and tools."""
         return verify_gemm(
             hidden,
             self._lm_head,
