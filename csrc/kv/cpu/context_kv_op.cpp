@@ -6,8 +6,6 @@
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 
-#include <cstring>
-
 #include "gemm/cpu_product.h"
 #include "kv/context_kv.h"
 #include "kv/cpu/kernels.h"
@@ -27,7 +25,6 @@ struct Matrix {
   Matrix(int64_t num_rows, int64_t num_cols, DType dtype)
       : memory(num_rows * num_cols * element_bytes(dtype)), dtype(dtype), num_cols(num_cols) {}
 
-  char* row(int64_t i) { return memory.data() + i * num_cols * element_bytes(dtype); }
   ArrayView<2> view() { return {memory.data(), dtype, {num_cols, 1}}; }
   ArrayView<3> heads(int64_t first_col, int64_t head_dim) {
     return {memory.data() + first_col * element_bytes(dtype), dtype, {num_cols, head_dim, 1}};
@@ -93,15 +90,9 @@ void run_cpu(const ContextKvParams& p, int32_t) {
   const std::vector<int64_t> rows = stored_rows(p);
   const auto num_rows = static_cast<int64_t>(rows.size());
   const DType dtype = p.features.dtype;
-  Matrix features(num_rows, p.fc.depth, dtype);
-  for (int64_t i = 0; i < num_rows; ++i) {
-    const int64_t bytes = element_bytes(dtype);
-    const char* from =
-        static_cast<const char*>(p.features.data) + rows[i] * p.features.strides[0] * bytes;
-    std::memcpy(features.row(i), from, features.num_cols * bytes);
-  }
-  const PackedX packed_features(features.view(), {}, 0.0f, num_rows, p.fc.depth);
-  Matrix hidden = product(p.fc, packed_features, num_rows, dtype);
+  const PackedX features(p.features, {}, 0.0f, num_rows, p.fc.depth,
+                         [&](int64_t i) { return rows[i]; });
+  Matrix hidden = product(p.fc, features, num_rows, dtype);
   const PackedX context(hidden.view(), p.hidden_norm, p.eps, num_rows, p.fc.num_rows);
 
   std::vector<int32_t> status(num_rows);
