@@ -1,4 +1,4 @@
-.PHONY: build test mutants sanitize bench lint
+.PHONY: build demo test mutants sanitize bench lint
 
 PYTHON := .venv/bin/python
 
@@ -9,6 +9,9 @@ PYTHON := .venv/bin/python
 
 build: .venv/ready
 	$(PYTHON) -m pip install -q --no-build-isolation --no-deps -e .
+
+demo: build
+	$(PYTHON) -m dflash_ops generate "$$(cat docs/demo_prompt.txt)" --drafter ngram --compare
 
 test: export DFLASH_PTXRUN := ON
 test: build

@@ -77,7 +77,7 @@ def main() -> int:
         except UnicodeDecodeError:
             continue
         breaches += [f"{name}: {breach}" for breach in breaches_of_file(path, texts[name])]
-    ops = re.findall(r'm\.def\(\s*"([a-z0-9_]+)\(', texts["csrc/ops.cpp"])
+    ops = re.findall(r'm\.def\(+\s*"([a-z0-9_]+)\(', texts["csrc/ops.cpp"])
     for op in ops:
         missing = [part for part, there in parts_of_op(op, texts).items() if not there]
         breaches += [f"{op}: no {', no '.join(missing)}"] if missing else []
