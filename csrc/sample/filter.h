@@ -68,6 +68,8 @@ class PrefixRule {
                           (filter_.has_top_p() && sum_.value() >= limit_));
   }
 
+  constexpr float sum() const { return sum_.value(); }  // of the kept terms
+
  private:
   Filter filter_;
   float max_;

@@ -25,6 +25,16 @@ void shape_span(const LogitOptions& o, const RowSource& source, const IdRange& i
   }
 }
 
+void LogitReader::read(int64_t span, float* values) const {
+  const int64_t first_id = span * kSpan;
+  const int64_t first = std::max(ids.first, first_id), last = std::min(ids.last, first_id + kSpan);
+  const int64_t offset = source.row * logits.strides[0] + (first - ids.first);
+  const int64_t bytes = logits.dtype == DType::kF32 ? 4 : 2;
+  span_kernels().load(static_cast<const char*>(logits.data) + offset * bytes, logits.dtype,
+                      last - first, values + (first - first_id));
+  shape_span(options, source, ids, DType::kF32, first_id, values);
+}
+
 int64_t lowest_allowed(const LogitOptions& o, const RowSource& source, const IdRange& ids) {
   if (ids.first >= ids.last) return -1;
   if (source.mask_row >= 0) {
@@ -41,27 +51,25 @@ void add_lse(const float* values, float inv_temperature, int64_t first_id, LseTr
   for (int b = 0; b < kSpanBlocks; ++b) tree.add(first_id / kLseBlock + b, nodes[b]);
 }
 
-static void scan_greedy(const float* values, int64_t first_id, Best& best) {
+void scan_greedy(const float* values, int64_t first_id, Best& best) {
   const float max = span_kernels().max(values);
   if (max == kMinusInf || (best.id >= 0 && max < best.score)) return;
   const int64_t i = std::find(values, values + kSpan, max) - values;
   best.offer(max, max, first_id + i);
 }
 
-static void scan_sampled(const RowLaw& law, const float* values, int64_t first_id, Best& best) {
+void scan_sampled(float inv_temperature, const NoiseKey& noise, const float* values,
+                  int64_t first_id, Best& best) {
   uint16_t where[kSpan];
   uint32_t words[kSpan];
   const float reached = best.id < 0 ? kMinusInf : best.score;
-  const int count = span_kernels().may_reach(values, law.inv_temperature, law.noise, first_id,
-                                             reached, where, words);
+  const int count =
+      span_kernels().may_reach(values, inv_temperature, noise, first_id, reached, where, words);
   for (int i = 0; i < count; ++i) {
     const float z = values[where[i]];
-    if (best.id >= 0 && std::fma(z, law.inv_temperature, gumbel_bound(words[i])) < best.score) {
-      continue;
-    }
+    if (best.id >= 0 && std::fma(z, inv_temperature, gumbel_bound(words[i])) < best.score) continue;
     const int64_t id = first_id + where[i];
-    const float g = gumbel_at(law.noise, id, words[i]);
-    best.offer(std::fma(z, law.inv_temperature, g), z, id);
+    best.offer(std::fma(z, inv_temperature, gumbel_at(noise, id, words[i])), z, id);
   }
 }
 
@@ -79,7 +87,7 @@ void scan_span(const RowLaw& law, const float* values, int64_t first_id, RowScan
   } else if (law.is_filtered()) {
     scan_top(values, first_id, scan.top);
   } else {
-    scan_sampled(law, values, first_id, scan.best);
+    scan_sampled(law.inv_temperature, law.noise, values, first_id, scan.best);
   }
 }
 
@@ -138,8 +146,10 @@ static void for_each_in_order(const IdRange& ids, const SpanReader& reader, cons
   }
 }
 
-Best draw_in_passes(const RowLaw& law, const IdRange& ids, float tempered_lse,
-                    const SpanReader& reader) {
+// Calls f(key) for the keys that the filter keeps, in order; returns the rule, with their sum.
+template <class F>
+static PrefixRule for_each_kept(const RowLaw& law, const IdRange& ids, float tempered_lse,
+                                const SpanReader& reader, const F& f) {
   const Filter& filter = law.filter;
   float max = 0.0f;
   OrderedSum sum;
@@ -153,13 +163,41 @@ Best draw_in_passes(const RowLaw& law, const IdRange& ids, float tempered_lse,
   });
   const float total = filter.needs_lse() ? exp_f32(tempered_lse - max) : sum.value();
   PrefixRule rule(filter, max, total);
-  Best best;
   for_each_in_order(ids, reader, [&](uint64_t key) {
     if (!rule.keep(key_value(key) * law.inv_temperature)) return false;
-    offer_key(law, key, best);
+    f(key);
     return !rule.is_full();
   });
+  return rule;
+}
+
+Best draw_in_passes(const RowLaw& law, const IdRange& ids, float tempered_lse,
+                    const SpanReader& reader) {
+  Best best;
+  for_each_kept(law, ids, tempered_lse, reader, [&](uint64_t key) { offer_key(law, key, best); });
   return best;
+}
+
+Kept kept_set(const RowLaw& law, const IdRange& ids, TopKeys& top, float tempered_lse,
+              const SpanReader& reader) {
+  const int64_t count = top.sort();
+  const uint64_t* keys = top.keys();
+  const int64_t num_kept =
+      kept_of(law.filter, keys, count, count < kTopCount, law.inv_temperature, tempered_lse);
+  Kept kept{0, key_value(keys[0]) * law.inv_temperature, 0.0f};
+  if (num_kept < 0) {
+    const PrefixRule rule =
+        for_each_kept(law, ids, tempered_lse, reader, [&](uint64_t key) { kept.least = key; });
+    kept.sum = rule.sum();
+    return kept;
+  }
+  OrderedSum sum;
+  for (int64_t i = 0; i < num_kept; ++i) {
+    sum.add(exp_f32(key_value(keys[i]) * law.inv_temperature - kept.max));
+  }
+  kept.least = keys[num_kept - 1];
+  kept.sum = sum.value();
+  return kept;
 }
 
 }  // namespace dflash

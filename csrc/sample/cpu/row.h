@@ -47,6 +47,9 @@ struct RowScan {
 };
 
 void scan_span(const RowLaw& law, const float* values, int64_t first_id, RowScan& scan);
+void scan_greedy(const float* values, int64_t first_id, Best& best);
+void scan_sampled(float inv_temperature, const NoiseKey& noise, const float* values,
+                  int64_t first_id, Best& best);
 void scan_top(const float* values, int64_t first_id, TopKeys& top);
 
 // The draw among the first `count` keys.
@@ -76,9 +79,31 @@ struct SpanReader {
   ~SpanReader() = default;
 };
 
+// Of logits in memory.
+struct LogitReader final : SpanReader {
+  const ArrayView<2>& logits;
+  const LogitOptions& options;
+  RowSource source;
+  IdRange ids;
+
+  LogitReader(const ArrayView<2>& rows, const LogitOptions& o, const RowSource& row)
+      : logits(rows), options(o), source(row), ids(id_range(o)) {}
+  void read(int64_t span, float* values) const override;
+};
+
 // The draw of a filtered row whose kept set may be of any size: passes over the row, each of which
 // finds the next 2048 candidates in order.
 Best draw_in_passes(const RowLaw& law, const IdRange& ids, float tempered_lse,
                     const SpanReader& reader);
+
+// What a filter keeps of a row with a finite logit: everything down to the key `least`. `sum` is
+// that of exp(z / T - max).
+struct Kept {
+  uint64_t least;
+  float max;
+  float sum;
+};
+Kept kept_set(const RowLaw& law, const IdRange& ids, TopKeys& top, float tempered_lse,
+              const SpanReader& reader);
 
 }  // namespace dflash

@@ -10,26 +10,6 @@
 namespace dflash {
 namespace {
 
-struct LogitReader final : SpanReader {
-  const SampleLogitsParams& p;
-  RowSource source;
-  IdRange ids;
-
-  LogitReader(const SampleLogitsParams& params, const RowSource& row, const IdRange& range)
-      : p(params), source(row), ids(range) {}
-
-  void read(int64_t span, float* values) const override {
-    const int64_t first_id = span * kSpan;
-    const int64_t first = std::max(ids.first, first_id);
-    const int64_t last = std::min(ids.last, first_id + kSpan);
-    const int64_t offset = source.row * p.logits.strides[0] + (first - ids.first);
-    const int64_t bytes = p.logits.dtype == DType::kF32 ? 4 : 2;
-    span_kernels().load(static_cast<const char*>(p.logits.data) + offset * bytes, p.logits.dtype,
-                        last - first, values + (first - first_id));
-    shape_span(p.options, source, ids, DType::kF32, first_id, values);
-  }
-};
-
 Best draw(const RowLaw& law, const LogitReader& reader, float* lse) {
   const IdRange& ids = reader.ids;
   uint64_t buffer[kTopCapacity];
@@ -58,7 +38,7 @@ void sample_logits_cpu(const SampleLogitsParams& p, int64_t begin, int64_t end) 
     Token token;
     if (source.row >= 0 && !law.is_padded) {
       float lse;
-      const Best best = draw(law, LogitReader(p, source, ids), &lse);
+      const Best best = draw(law, LogitReader(p.logits, p.options, source), &lse);
       token = token_of(p.options, source, ids, best, lse);
     }
     p.ids.set(i, token.id);

@@ -1,0 +1,53 @@
+// The laws that rejection verification compares: the target's, from a row's logits, and the
+// drafter's, from q.
+#pragma once
+
+#include "sample/cpu/row.h"
+#include "verify/chain_params.h"
+#include "verify/rejection.h"
+
+namespace dflash {
+
+// The target at one row.
+struct TargetRow {
+  RowLaw law;
+  LogitReader reader;
+  float lse;  // at temperature 1
+  TargetLaw target;
+  int64_t only_id;  // of a row without a finite logit: all of the law; else -1
+
+  float logit(int64_t id) const;
+  float prob(int64_t id) const;
+  float logprob(int64_t id) const;
+};
+
+TargetRow target_row(const ArrayView<2>& logits, const LogitOptions& o, const RowSource& source,
+                     const RowLaw& law);
+
+// The drafter's law after one row: normalised, without duplicates.
+struct DraftLaw {
+  int64_t ids[kMaxSparseQ];
+  float probs[kMaxSparseQ];
+  int64_t count = 0;
+  const float* dense = nullptr;  // [vocab_size], not normalised
+  int64_t dense_stride = 0;
+  float dense_total = 1.0f;
+
+  float prob(int64_t id) const;
+  bool has(int64_t id) const;  // of a sparse law
+};
+
+// False: q is NaN, negative, outside the vocabulary, or sums to nothing.
+bool read_draft_law(const VerifyChainParams& p, int64_t row, bool is_sampled, DraftLaw& q);
+
+// The sum of w.
+float residual_mass(const TargetRow& row, const DraftLaw& q, float scale);
+
+// The draw from w, or from p if w is nothing.
+Best draw_residual(const TargetRow& row, const DraftLaw& q, float scale, const NoiseKey& noise);
+
+// w of every id, or p if w is nothing.
+void write_weights(const TargetRow& row, const DraftLaw& q, float scale, float* weights,
+                   int64_t stride, int64_t count);
+
+}  // namespace dflash

@@ -1,0 +1,169 @@
+"""Rejection verification of chains: lossless with the drafter's own probabilities."""
+
+from typing import NamedTuple, Unpack
+
+import torch
+from torch import Tensor
+
+from ._check import FLOATS, Checks, _shape_name
+from ._options import LogitOptions, SamplingOptions, check_logits, check_sampling
+
+MAX_SPARSE_Q = 64
+
+
+class VerifiedChain(NamedTuple):
+    """What each of B requests keeps of its drafts; the last four are empty without ``probe``."""
+
+    emitted: Tensor
+    """``[B, max_path + 1]`` int64: accepted drafts, then the last token, then -1."""
+    num_accepted: Tensor
+    """``[B]`` int64: accepted drafts; the last token is not counted."""
+    num_emitted: Tensor
+    """``[B]`` int64: ``num_accepted + 1``, or 0 without a verify row."""
+    accepted_rows: Tensor
+    """``[B, max_path + 1]`` int64: packed rows of the anchor and the accepted drafts, then -1."""
+    logprobs: Tensor
+    """``[B, max_path + 1]`` float32: of the emitted tokens, under the raw law; then 0."""
+    accept_probs: Tensor
+    """``[Tv]`` float32: of the draft in each row; rule block: of the prefix that ends there."""
+    coins: Tensor
+    """``[Tv]`` float32: what that was compared with."""
+    counters: Tensor
+    """``[Tv, 2, 4]`` int64: Philox counters of the row's coin, and of the noise that draws the last
+    token after it (c0 -1: one per four ids); -1: none."""
+    weights: Tensor
+    """``[Tv, vocab_size]`` float32: the law of the last token if the path ends at this row, not
+    normalised."""
+
+
+class _LawOptions(LogitOptions, SamplingOptions, total=False):
+    pass
+
+
+def verify_chain(
+    tokens: Tensor,
+    logits: Tensor,
+    *,
+    positions: Tensor,
+    cu_verify: Tensor,
+    q: Tensor | None = None,
+    q_ids: Tensor | None = None,
+    draft_kind: Tensor | None = None,
+    rule: str = "token",
+    max_path: int,
+    probe: bool = False,
+    status: Tensor | None = None,
+    out: VerifiedChain | None = None,
+    **options: Unpack[_LawOptions],
+) -> VerifiedChain:
+    """Accept a prefix of each request's chain of drafts and draw one more token.
+
+    The emitted tokens follow the target's law p (temperature and filter included), whatever the
+    drafter's law q is, as long as each draft was drawn from it.
+
+    Rule ``"token"``: a draft d is accepted iff ``u * q(d) < p(d)`` for its coin u; after the first
+    rejection the last token follows ``max(p - q, 0)``, after the last draft p.
+    Rule ``"block"``: with ``s = min(s * p(d) / q(d), 1)`` after each draft, from 1, the prefix of i
+    drafts is kept with probability ``m / (m + 1 - s)``, m the sum of ``max(s * p - q, 0)`` at its
+    last row (s itself for the whole chain); the longest kept prefix stays, and the last token
+    follows ``max(s * p - q, 0)`` there. It never accepts fewer drafts in expectation.
+
+    Args:
+        tokens: ``[Tv]`` int, token of each verify row: a request's anchor, then its drafts. A draft
+            outside the vocabulary ends the chain before it.
+        logits: ``[num_rows, V]`` bfloat16, float16 or float32, last dimension contiguous: row i is
+            the target's after token i.
+        positions: ``[Tv]`` int, sequence index of each row's own token.
+        cu_verify: ``[B + 1]`` int, verify rows of request b: ``cu_verify[b] .. cu_verify[b + 1]``.
+        q: ``[Tv, K]`` float32 with ``q_ids``, else ``[Tv, vocab_size]``: row i is the law
+            that the draft after it was drawn from; normalised here. Default: deterministic drafts.
+        q_ids: ``[Tv, K]`` int, K <= 64; -1: absent. Entries with one id add up.
+        draft_kind: ``[B]`` int; 0: the request's drafts are deterministic, q is not read.
+        rule: ``"token"`` or ``"block"``.
+        max_path: most drafts that one request may accept.
+        probe: also return the probabilities and counters that the decisions came from.
+        status: ``[B]`` int32, :class:`Status` bits are OR-ed in. BAD_DRAFT_ID. BAD_Q: NaN, negative
+            or nothing; the chain ends before that draft. BOUND_TOO_SMALL: ``max_path`` cut a path;
+            the tokens are right, only fewer. NO_FINITE_LOGIT, OUT_OF_RANGE as sample_logits.
+        out: tensors to write into.
+        options: see :class:`LogitOptions` and :class:`SamplingOptions`.
+
+    Returns:
+        A :class:`VerifiedChain`; ``out`` if given.
+
+    Raises:
+        TypeError: a dtype is not as above.
+        ValueError: a shape, device, stride or option is not as above.
+
+    Source: Leviathan et al. 2023 (arXiv:2211.17192), Sun et al. 2024 (arXiv:2403.10444).
+    Reference: :func:`dflash_ops.reference.verify_chain`.
+    """
+    checks = Checks("verify_chain", tokens)
+    checks.tensor("logits", logits, FLOATS, "[num_rows, V]", -1, -1)
+    checks.last_contiguous("logits", logits)
+    rows = check_logits(checks, options, *logits.shape)
+    size = options.get("vocab_size")
+    size = options.get("vocab_start", 0) + logits.shape[1] if size is None else size
+    checks.index("tokens", tokens, "[Tv]", rows)
+    check_sampling(checks, positions, cu_verify, options, rows)
+    batch, path = len(cu_verify) - 1, max_path + 1
+    checks.given("q", q, "q_ids", q_ids)
+    checks.given("q", q, "draft_kind", draft_kind)
+    if q is not None and q_ids is not None:
+        checks.tensor("q", q, (torch.float32,), "[Tv, K]", rows, -1)
+        checks.at_most("K", q.shape[1], MAX_SPARSE_Q)
+        checks.index("q_ids", q_ids, "[Tv, K]", rows, q.shape[1])
+    else:
+        checks.tensor("q", q, (torch.float32,), "[Tv, vocab_size]", rows, size)
+    checks.index("draft_kind", draft_kind, "[B]", batch)
+    checks.one_of("rule", rule, "token", "block")
+    checks.at_least("max_path", max_path, 0)
+    checks.tensor("status", status, (torch.int32,), "[B]", batch)
+
+    named = {"positions": positions, "cu_verify": cu_verify, "q": q, "q_ids": q_ids}
+    more = {"draft_kind": draft_kind, "rule": rule, "max_path": max_path, "probe": probe}
+    args = {**named, **more, "status": status, **options}
+    if out is None:
+        return VerifiedChain(*torch.ops.dflash.verify_chain(tokens, logits, **args))
+    _check_out(checks, out, batch, path, rows if probe else 0, size)
+    torch.ops.dflash.verify_chain.out(tokens, logits, **args, **out._asdict())
+    return out
+
+
+def _check_out(
+    checks: Checks, out: VerifiedChain, batch: int, path: int, probed: int, size: int
+) -> None:
+    fp32 = (torch.float32,)
+    checks.index("emitted", out.emitted, "[B, max_path + 1]", batch, path)
+    checks.index("num_accepted", out.num_accepted, "[B]", batch)
+    checks.index("num_emitted", out.num_emitted, "[B]", batch)
+    checks.index("accepted_rows", out.accepted_rows, "[B, max_path + 1]", batch, path)
+    checks.tensor("logprobs", out.logprobs, fp32, "[B, max_path + 1]", batch, path)
+    checks.tensor("accept_probs", out.accept_probs, fp32, "[Tv]", probed)
+    checks.tensor("coins", out.coins, fp32, "[Tv]", probed)
+    checks.tensor("counters", out.counters, (torch.int64,), "[Tv, 2, 4]", probed, 2, 4)
+    if not out.counters.is_contiguous():
+        strides = _shape_name(out.counters.stride())
+        raise ValueError(f"verify_chain: counters must be contiguous, got strides {strides}")
+    checks.tensor("weights", out.weights, fp32, "[Tv, vocab_size]", probed, size)
+
+
+@torch.library.register_fake("dflash::verify_chain")
+def _(
+    tokens, logits, *, cu_verify, max_path, probe=False, vocab_start=0, vocab_size=None, **options
+):
+    batch, path = cu_verify.shape[0] - 1, max_path + 1
+    rows = tokens.shape[0] if probe else 0
+    size = vocab_start + logits.shape[1] if vocab_size is None else vocab_size
+    shapes = [(batch, path), (batch,), (batch,), (batch, path), (batch, path), (rows,), (rows,)]
+    shapes += [(rows, 2, 4), (rows, size)]
+    ints = (0, 1, 2, 3, 7)
+    return tuple(
+        tokens.new_empty(shape, dtype=torch.int64 if i in ints else torch.float32)
+        for i, shape in enumerate(shapes)
+    )
+
+
+@torch.library.register_fake("dflash::verify_chain.out")
+def _(*args, **kwargs):
+    return None
