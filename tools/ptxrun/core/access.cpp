@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/async.h"
+
 namespace ptxrun {
 namespace {
 
@@ -25,6 +27,10 @@ void report_access(Warp& w, const Instruction& in, const char* kind, int lane, u
 
 uint8_t* reach_shared(Warp& w, const Instruction& in, uint64_t offset, uint64_t bytes, int lane,
                       Touch touch) {
+  if (offset >= kSharedStride) {
+    const Place place = place_of(w, in, offset, bytes, lane);
+    return place.cta == nullptr ? nullptr : place.cta->shared.data() + place.offset;
+  }
   Cta& cta = *w.cta;
   if (offset + bytes > cta.shared.size()) {
     report_access(
@@ -56,7 +62,7 @@ uint8_t* reach_global(Warp& w, const Instruction& in, uint64_t address, uint64_t
     auto* flags = hit->is_written.data() + offset;
     if (touch == Touch::kWrite) {
       std::fill_n(flags, bytes, 1);
-    } else if (std::find(flags, flags + bytes, 0) != flags + bytes) {
+    } else if (grid.options.uninitialised && std::find(flags, flags + bytes, 0) != flags + bytes) {
       report_access(w, in, "uninitialised memory", lane, bytes, touch,
                     grid.memory.describe(address));
     }

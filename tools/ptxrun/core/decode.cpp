@@ -9,8 +9,9 @@ namespace {
 const InstructionTable& table() {
   static const InstructionTable instance = [] {
     InstructionTable t;
-    for (const auto add : {add_integer, add_compare, add_float, add_packed, add_convert,
-                           add_control, add_memory, add_exchange, add_matrix, add_copy}) {
+    for (const auto add :
+         {add_integer, add_compare, add_float, add_packed, add_convert, add_control, add_memory,
+          add_exchange, add_matrix, add_copy, add_mbarrier, add_wgmma}) {
       add(t);
     }
     return t;
@@ -222,8 +223,8 @@ const Operand& Decoder::operand(size_t i) const {
 }
 
 void Decoder::fail(const std::string& what) const {
-  throw Error(function_.name + ": PTX line " + std::to_string(statement_->ptx_line) + ": " + what +
-              ": " + statement_->opcode + " (source line " +
+  throw Error(readable(function_.name) + ": PTX line " + std::to_string(statement_->ptx_line) +
+              ": " + what + ": " + statement_->opcode + " (source line " +
               std::to_string(statement_->source.line) + ")");
 }
 

@@ -25,6 +25,8 @@ void add_memory(InstructionTable& table);
 void add_exchange(InstructionTable& table);
 void add_matrix(InstructionTable& table);
 void add_copy(InstructionTable& table);
+void add_mbarrier(InstructionTable& table);
+void add_wgmma(InstructionTable& table);
 
 class Decoder {
  public:

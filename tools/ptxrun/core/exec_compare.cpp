@@ -197,6 +197,7 @@ void decode_mov(Decoder& d) {
   } else {
     d.destination(0, type);
     d.any(d.operand(1), type);
+    d.out().is_move = true;
     d.out().run = move;
   }
 }

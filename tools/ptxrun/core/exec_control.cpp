@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "core/access.h"
+#include "core/async.h"
 #include "core/decode.h"
 #include "core/grid.h"
 
@@ -63,7 +63,7 @@ void decode_bar(Decoder& d) {
     };
     return;
   }
-  if (d.has("cluster")) return;
+  if (d.has("cluster")) return decode_cluster_barrier(d);
   const bool reduces = d.has("red");
   out.flag = d.has("arrive");
   out.vector = d.parts()[0] == "bar" || d.has("aligned") ? 1 : 0;
@@ -90,6 +90,13 @@ void decode_bar(Decoder& d) {
 }
 
 void nothing(Warp&, const Instruction&, uint32_t) {}
+
+// What this warp has seen of shared memory may now be read by the async proxy.
+void fence_proxy(Warp& w, const Instruction&, uint32_t) {
+  std::vector<uint32_t>& fenced = w.cta->fenced;
+  for (size_t i = 0; i < fenced.size(); ++i) fenced[i] = std::max(fenced[i], w.clocks[i]);
+  ++w.clocks[w.id];
+}
 
 void trap(Warp& w, const Instruction& in, uint32_t mask) {
   w.cta->grid->report(w, "trap", in.index, std::countr_zero(mask), "the kernel gave up");
@@ -223,7 +230,11 @@ void add_control(InstructionTable& table) {
   table["bar"] = table["barrier"] = decode_bar;
   table["trap"] = table["brkpt"] = [](Decoder& d) { d.out().run = trap; };
   table["call"] = decode_call;
-  for (const char* name : {"membar", "fence", "nanosleep", "prefetch", "prefetchu", "discard",
+  table["fence"] = [](Decoder& d) {
+    const bool is_proxy = d.has("proxy") && d.has("async");
+    d.out().run = is_proxy ? fence_proxy : nothing;
+  };
+  for (const char* name : {"membar", "nanosleep", "prefetch", "prefetchu", "discard",
                            "griddepcontrol", "setmaxnreg", "pmevent", "applypriority"}) {
     table[name] = [](Decoder& d) { d.out().run = nothing; };
   }

@@ -83,8 +83,27 @@ void wait(Warp& w, const Instruction& in, uint32_t) {
   wait_for_groups(w, static_cast<size_t>(in.value));
 }
 
+// cp.async.mbarrier.arrive: arrives once all the lane's copies so far have landed. The pending
+// count grows first, unless .noinc. Landing at once is a legal moment, and the one a wait may rely
+// on.
+void arrive_after_copies(Warp& w, const Instruction& in, uint32_t mask) {
+  std::vector<AsyncCopy> landed;
+  const auto take = [&](std::vector<AsyncCopy>& copies) {
+    std::erase_if(copies, [&](const AsyncCopy& c) {
+      const bool is_ours = (mask >> c.lane & 1) != 0;
+      if (is_ours) landed.push_back(c);
+      return is_ours;
+    });
+  };
+  for (std::vector<AsyncCopy>& group : w.groups) take(group);
+  take(w.copies);
+  settle(w, landed);
+  if (in.flag) arrive_at(w, in, mask);
+}
+
 void decode_copy(Decoder& d) {
   Instruction& out = d.out();
+  if (d.has("bulk")) return decode_bulk(d);
   if (d.parts()[1] != "async") return;
   if (d.has("commit_group")) {
     out.run = commit;
@@ -92,6 +111,10 @@ void decode_copy(Decoder& d) {
     out.flag = d.has("wait_all");
     out.value = out.flag ? 0 : d.integer(0);
     out.run = wait;
+  } else if (d.has("mbarrier")) {
+    d.address(d.operand(0));
+    out.flag = d.has("noinc");
+    out.run = arrive_after_copies;
   } else if (d.has("ca") || d.has("cg")) {
     d.address(d.operand(1));
     out.table.push_back(out.value);
@@ -117,9 +140,26 @@ void wait_for_groups(Warp& w, size_t may_pend) {
   }
 }
 
+void wait_for_bulk(Warp& w, size_t may_pend) {
+  const size_t reader = w.cta->warps.size() + 1 + w.id;
+  while (w.bulk_groups.size() > may_pend) {
+    for (const auto& store : w.bulk_groups.front().stores) store();
+    w.clocks[reader] = std::max(w.clocks[reader], w.bulk_groups.front().clock);
+    w.bulk_groups.pop_front();
+  }
+}
+
 void finish_copies(Warp& w) {
   wait_for_groups(w, 0);
   settle(w, std::exchange(w.copies, {}));
+  const bool reads = std::ranges::any_of(
+      w.bulk_groups, [](const BulkGroup& group) { return !group.stores.empty(); });
+  if (reads || !w.bulk.stores.empty()) {
+    const auto last = static_cast<uint32_t>(w.cta->grid->kernel.code.size() - 1);
+    w.cta->grid->report(w, "bulk copy not waited for", last, 0,
+                        "the warp ends while a bulk store may still read its shared memory");
+  }
+  wait_for_bulk(w, 0);
 }
 
 void add_copy(InstructionTable& table) { table["cp"] = decode_copy; }

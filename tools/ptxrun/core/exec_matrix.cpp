@@ -11,47 +11,6 @@
 namespace ptxrun {
 namespace {
 
-// ---- element formats: how many to a register, and their value
-struct Bf16Element {
-  static constexpr int kPerWord = 2;
-  static float value(uint32_t word, int k) { return BFloat::value(word >> (16 * k)); }
-};
-struct F16Element {
-  static constexpr int kPerWord = 2;
-  static float value(uint32_t word, int k) {
-    return Half::value(static_cast<uint16_t>(word >> (16 * k)));
-  }
-};
-struct Tf32Element {  // the low 13 bits are not looked at
-  static constexpr int kPerWord = 1;
-  static float value(uint32_t word, int) { return std::bit_cast<float>(word & ~0x1fffu); }
-};
-template <class Format>
-struct Fp8Element {
-  static constexpr int kPerWord = 4;
-  static float value(uint32_t word, int k) {
-    return from_fp8<Format>(static_cast<uint8_t>(word >> (8 * k)));
-  }
-};
-template <class T>
-struct ByteElement {
-  static constexpr int kPerWord = 4;
-  static int32_t value(uint32_t word, int k) { return static_cast<T>(word >> (8 * k)); }
-};
-
-// A lane holds row g = lane / 4 and columns from (lane % 4) * n on of each 8 x 4n block.
-template <class Element, int kK, class T>
-void read_a(Warp& w, const Ref* refs, T (*a)[kK]) {
-  constexpr int kN = Element::kPerWord;
-  for (int reg = 0; reg < 2 * kK / (4 * kN); ++reg) {
-    const uint32_t* words = w.lanes<uint32_t>(refs[reg]);
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const int row = lane / 4 + 8 * (reg & 1), k = lane % 4 * kN + (reg >> 1) * 4 * kN;
-      for (int i = 0; i < kN; ++i) a[row][k + i] = Element::value(words[lane], i);
-    }
-  }
-}
-
 template <class Element, int kK, class T>
 void read_b(Warp& w, const Ref* refs, T (*b)[8]) {
   constexpr int kN = Element::kPerWord;
@@ -96,14 +55,7 @@ void multiply(Warp& w, const Instruction& in, uint32_t mask) {
   if constexpr (std::is_same_v<T, float>) {
     multiply_block<kK>(a, b, c, static_cast<MmaMode>(w.cta->grid->options.mma));
   } else {
-    for (int row = 0; row < 16; ++row) {
-      for (int n = 0; n < 8; ++n) {
-        int64_t sum = c[row][n];
-        for (int k = 0; k < kK; ++k) sum += a[row][k] * b[k][n];
-        if (in.flag) sum = std::clamp<int64_t>(sum, INT32_MIN, INT32_MAX);
-        c[row][n] = static_cast<int32_t>(sum);
-      }
-    }
+    multiply_integers<kK>(a, b, c, in.flag);
   }
   for (int reg = 0; reg < kWords; ++reg) {
     uint32_t* words = w.lanes<uint32_t>(in.refs[reg]);
@@ -150,7 +102,7 @@ Handler with_fp8(const std::string& a, const std::string& b) {
 // mma.sync.aligned.shape.row.col[.satfinite].d.a.b.c
 void decode_mma(Decoder& d) {
   if (!d.has("row") || !d.has("col")) return;
-  const size_t n = d.parts().size();
+  const size_t n = d.parts().size() - (d.parts().back() == "satfinite" ? 1 : 0);
   const std::string &dt = d.parts()[n - 4], &at = d.parts()[n - 3], &bt = d.parts()[n - 2];
   const std::string& ct = d.parts()[n - 1];
   Handler& run = d.out().run;

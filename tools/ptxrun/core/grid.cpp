@@ -55,7 +55,7 @@ void Grid::report(const Warp& w, const std::string& kind, uint32_t index, int la
   if (r.count++ == 0) {
     const Cta& cta = *w.cta;
     r.kind = kind;
-    r.text = kernel.name + " " + module.source_of(kernel, index) + ", CTA " +
+    r.text = readable(kernel.name) + " " + module.source_of(kernel, index) + ", CTA " +
              std::to_string(cta.id[0]) + "," + std::to_string(cta.id[1]) + "," +
              std::to_string(cta.id[2]) + " warp " + std::to_string(w.id) + " lane " +
              std::to_string(lane) + ": " + text;
@@ -77,24 +77,51 @@ void Grid::run() {
         resident.push_back(std::move(spare_.back()));
         spare_.pop_back();
         resident.back()->rank = static_cast<uint32_t>(rank);
-        start(*resident.back(), order[next]);
+        start(*resident.back(), cta_index(order[next], static_cast<uint32_t>(rank)));
       }
+      std::vector<Cta*> peers;
+      for (size_t i = resident.size() - cluster; i < resident.size(); ++i) {
+        peers.push_back(resident[i].get());
+      }
+      for (Cta* cta : peers) cta->peers = peers;
     }
     bool has_moved = false;
     for (const uint32_t i : order_of(static_cast<uint32_t>(resident.size()))) {
       has_moved |= step(*resident[i]);
     }
     std::erase_if(resident, [&](std::unique_ptr<Cta>& cta) {
-      if (cta->done < cta->warps.size()) return false;
+      const auto is_done = [](const Cta* c) { return c->done == c->warps.size(); };
+      if (!std::ranges::all_of(cta->peers, is_done) || !bulk_loads.empty()) return false;
       spare_.push_back(std::move(cta));
       return true;
     });
+    const bool lands_any = options.landing == static_cast<uint8_t>(Landing::kRandom);
+    if (!has_moved || (lands_any && random() % 4 == 0)) has_moved |= land_one();
     idle = has_moved ? 0 : idle + 1;
     if (idle > kIdleRounds || num_instructions > options.max_instructions) {
       report_hang(resident);
       is_stopped = true;
     }
   }
+}
+
+// The CTAs of a cluster are a box of the grid.
+uint32_t Grid::cta_index(uint32_t cluster, uint32_t rank) const {
+  const auto &g = launch.grid, &c = launch.cluster;
+  const uint32_t nx = g[0] / c[0], ny = g[1] / c[1];
+  const uint32_t x = cluster % nx * c[0] + rank % c[0];
+  const uint32_t y = cluster / nx % ny * c[1] + rank / c[0] % c[1];
+  const uint32_t z = cluster / nx / ny * c[2] + rank / c[0] / c[1];
+  return x + g[0] * (y + g[1] * z);
+}
+
+// Completes one copy under way.
+bool Grid::land_one() {
+  if (bulk_loads.empty()) return false;
+  const std::function<void()> land = std::move(bulk_loads.front());
+  bulk_loads.pop_front();
+  land();
+  return true;
 }
 
 void Grid::start(Cta& cta, uint32_t linear) {
@@ -105,10 +132,16 @@ void Grid::start(Cta& cta, uint32_t linear) {
   cta.num_threads = static_cast<uint32_t>(product(launch.block));
   cta.done = 0;
   cta.barriers = {};
+  cta.mbarriers.clear();
+  cta.writer_clock = cta.reader_clock = 0;
+  cta.cluster_arrived = cta.cluster_phase = 0;
   const uint32_t bytes = kernel.shared_bytes + launch.dynamic_shared;
   cta.shared.assign(bytes, 0xff);  // NaN in every float format
   const uint32_t num_warps = (cta.num_threads + kLanes - 1) / kLanes;
   if (options.checks) cta.shadow.reset(bytes, num_warps);
+  cta.fenced.assign(num_warps, 0);
+  cta.cluster_clocks.assign(3 * num_warps + 1, 0);
+  cta.cluster_released = cta.cluster_clocks;
   cta.warps.resize(num_warps);
   for (uint32_t i = 0; i < num_warps; ++i) {
     Warp& w = cta.warps[i];
@@ -120,7 +153,7 @@ void Grid::start(Cta& cta, uint32_t linear) {
     w.id = i;
     const uint32_t count = std::min<uint32_t>(kLanes, cta.num_threads - i * kLanes);
     w.live = count == kLanes ? kAllLanes : (1u << count) - 1;
-    w.clocks.assign(num_warps, 0);
+    w.clocks.assign(3 * num_warps + 1, 0);
     w.clocks[i] = 1;
     w.registers = kernel.registers;
     w.local.assign(kLanes * kernel.local_bytes, 0xff);
@@ -194,7 +227,8 @@ void Grid::step_warp(Warp& w) {
     Counter& counter = counters[in.index];
     ++counter.runs;
     counter.lanes += static_cast<uint64_t>(std::popcount(mask));
-    if (mask != 0 || in.runs_empty) in.run(w, in, mask);
+    if (!w.in_flight.empty()) check_in_flight(w, in, mask);
+    if (mask != 0) in.run(w, in, mask);
     if (w.state != WarpState::kReady || is_stopped) return;
     if (w.active == 0) {
       if (!w.schedule()) return settle(w);
@@ -214,6 +248,7 @@ void Grid::settle(Warp& w) {
     ++w.cta->done;
     finish_copies(w);
     leave_barriers(*w.cta);
+    leave_cluster_barrier(*w.cta);
   } else if (w.at_sync != 0) {
     report(w, "divergence", static_cast<uint32_t>(w.pcs[std::countr_zero(w.at_sync)]),
            std::countr_zero(w.at_sync), "the member mask names lanes that do not come");
@@ -231,6 +266,7 @@ bool Grid::step(Cta& cta) {
   bool has_moved = false;
   for (const uint32_t i : order_of(static_cast<uint32_t>(cta.warps.size()))) {
     Warp& w = cta.warps[i];
+    if (w.state == WarpState::kClusterBarrier) pass_cluster_barrier(w);
     if (w.state != WarpState::kReady && w.state != WarpState::kYield) continue;
     w.has_waited = false;
     step_warp(w);

@@ -36,6 +36,7 @@ enum class Order : uint8_t { kForward, kReverse, kRandom };
 
 struct Options {
   bool checks = true;
+  bool uninitialised = true;  // reads of unwritten memory; some right kernels prefetch it in vain
   bool counters = true;
   Order order = Order::kForward;
   uint32_t seed = 0;
@@ -65,6 +66,12 @@ struct Barrier {
   std::vector<uint32_t> clocks;
 };
 
+// What a wait on an mbarrier makes visible: the arrivals of the phase under way, of the complete
+// one.
+struct MbarrierClocks {
+  std::vector<uint32_t> arriving, complete;
+};
+
 struct Grid;
 
 struct Cta {
@@ -77,6 +84,15 @@ struct Cta {
   SharedShadow shadow;
   std::vector<Warp> warps;
   std::array<Barrier, 16> barriers;
+  std::map<uint32_t, MbarrierClocks> mbarriers;  // by offset
+  std::vector<uint32_t> fenced;  // up to which clock fence.proxy.async covers each warp's writes
+  uint32_t writer_clock = 0;     // of the async proxy
+  uint32_t reader_clock = 0;
+
+  std::vector<Cta*> peers;       // of the cluster, by rank
+  uint32_t cluster_arrived = 0;  // of rank 0 only: warps at barrier.cluster
+  uint32_t cluster_phase = 0;    // of rank 0 only
+  std::vector<uint32_t> cluster_clocks, cluster_released;
   uint32_t done = 0;
 };
 
@@ -103,9 +119,12 @@ struct Grid {
   uint64_t num_instructions = 0;
   uint64_t num_matrix = 0;
   bool is_stopped = false;
+  std::deque<std::function<void()>> bulk_loads;  // issued, not landed
 
  private:
   void start(Cta& cta, uint32_t linear);
+  uint32_t cta_index(uint32_t cluster, uint32_t rank) const;
+  bool land_one();
   void step_warp(Warp& w);
   void settle(Warp& w);
   bool step(Cta& cta);
@@ -119,6 +138,7 @@ struct Grid {
 
 // A whole warp comes to bar.sync, bar.arrive or bar.red.
 void arrive(Warp& w, const Instruction& in, uint32_t mask);
+void leave_cluster_barrier(Cta& cta);
 void leave_barriers(Cta& cta);  // a warp is done: nobody waits for it any more
 
 }  // namespace ptxrun

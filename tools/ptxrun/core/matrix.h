@@ -2,6 +2,7 @@
 // that a kernel promises must hold in all of them.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -10,6 +11,47 @@
 #include "core/numeric.h"
 
 namespace ptxrun {
+
+// ---- element formats: how many to a register, and their value
+struct Bf16Element {
+  static constexpr int kPerWord = 2;
+  static float value(uint32_t word, int k) { return BFloat::value(word >> (16 * k)); }
+};
+struct F16Element {
+  static constexpr int kPerWord = 2;
+  static float value(uint32_t word, int k) {
+    return Half::value(static_cast<uint16_t>(word >> (16 * k)));
+  }
+};
+struct Tf32Element {  // the low 13 bits are not looked at
+  static constexpr int kPerWord = 1;
+  static float value(uint32_t word, int) { return std::bit_cast<float>(word & ~0x1fffu); }
+};
+template <class Format>
+struct Fp8Element {
+  static constexpr int kPerWord = 4;
+  static float value(uint32_t word, int k) {
+    return from_fp8<Format>(static_cast<uint8_t>(word >> (8 * k)));
+  }
+};
+template <class T>
+struct ByteElement {
+  static constexpr int kPerWord = 4;
+  static int32_t value(uint32_t word, int k) { return static_cast<T>(word >> (8 * k)); }
+};
+
+// A lane holds row g = lane / 4 and columns from (lane % 4) * n on of each 8 x 4n block.
+template <class Element, int kK, class T>
+void read_a(Warp& w, const Ref* refs, T (*a)[kK]) {
+  constexpr int kN = Element::kPerWord;
+  for (int reg = 0; reg < 2 * kK / (4 * kN); ++reg) {
+    const uint32_t* words = w.lanes<uint32_t>(refs[reg]);
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const int row = lane / 4 + 8 * (reg & 1), k = lane % 4 * kN + (reg >> 1) * 4 * kN;
+      for (int i = 0; i < kN; ++i) a[row][k + i] = Element::value(words[lane], i);
+    }
+  }
+}
 
 // One sum of products the way Hopper's units are reported to do it: all terms are aligned to the
 // largest, cut off below its 24th bit, added as integers, and cut to float.
@@ -62,6 +104,19 @@ void multiply_block(const float (*a)[kK], const float (*b)[8], float (*c)[8], Mm
       for (int r = 0; r < 4; ++r) sums[r] += a[row + r][k] * factors;
     }
     std::memcpy(c[row], sums, sizeof sums);
+  }
+}
+
+template <int kK>
+void multiply_integers(const int32_t (*a)[kK], const int32_t (*b)[8], int32_t (*c)[8],
+                       bool saturates) {
+  for (int row = 0; row < 16; ++row) {
+    for (int n = 0; n < 8; ++n) {
+      int64_t sum = c[row][n];
+      for (int k = 0; k < kK; ++k) sum += a[row][k] * b[k][n];
+      if (saturates) sum = std::clamp<int64_t>(sum, INT32_MIN, INT32_MAX);
+      c[row][n] = static_cast<int32_t>(sum);
+    }
   }
 }
 

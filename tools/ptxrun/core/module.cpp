@@ -1,3 +1,6 @@
+#include <cxxabi.h>
+
+#include <cstdlib>
 #include <cstring>
 
 #include "core/program.h"
@@ -54,6 +57,16 @@ const Kernel& Module::kernel(const std::string& name) {
     kernel = decode(*this, found->second);
   }
   return *kernel;
+}
+
+std::string readable(const std::string& name) {
+  int status = 0;
+  char* text = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status);
+  std::string result = status == 0 ? text : name;
+  std::free(text);
+  constexpr size_t kMost = 100;  // templates of CUTLASS take pages
+  if (result.size() > kMost) result = result.substr(0, kMost) + "...";
+  return result;
 }
 
 std::string Module::source_of(const Kernel& kernel, uint32_t index) const {

@@ -30,7 +30,8 @@ struct Instruction {
   uint32_t predicate = 0;  // offset of the guard
   bool has_predicate = false;
   bool is_negated = false;
-  bool runs_empty = false;  // even if the guard leaves no lane
+  bool is_move = false;    // may copy the sums of a wgmma under way
+  bool is_matrix = false;  // wgmma: may touch them
   Space space = Space::kGeneric;
   uint8_t bytes = 0;   // of one element
   uint8_t vector = 1;  // elements per lane
@@ -132,6 +133,9 @@ class Module {
   std::map<std::string, Allocation> variables_;
   std::map<std::string, std::unique_ptr<Kernel>> kernels_;
 };
+
+// Demangled, and cut to what fits a message.
+std::string readable(const std::string& name);
 
 // Defined in decode.cpp.
 std::unique_ptr<Kernel> decode(const Module& module, const Function& function);

@@ -6,6 +6,17 @@
 
 namespace ptxrun {
 
+namespace {
+
+std::string reader_name(uint32_t agent, uint32_t num_warps, uint32_t lane) {
+  if (agent < num_warps) {
+    return "warp " + std::to_string(agent) + " lane " + std::to_string(lane);
+  }
+  return "the async proxy for warp " + std::to_string((agent - num_warps - 1) % num_warps);
+}
+
+}  // namespace
+
 void SharedShadow::reset(uint32_t bytes, uint32_t num_warps) {
   writes_.assign(bytes, Cell{});
   reads_.assign(bytes, 0);
@@ -45,17 +56,47 @@ void SharedShadow::land(Warp& w, uint32_t offset, uint32_t bytes, int lane, uint
   std::fill_n(writes_.begin() + offset, bytes, mine);
 }
 
+void SharedShadow::land_by_proxy(uint32_t offset, uint32_t bytes, uint32_t clock, uint32_t index) {
+  const Cell cell{clock, static_cast<uint16_t>(index), static_cast<uint8_t>(num_warps_),
+                  kWrittenFlag};
+  std::fill_n(writes_.begin() + offset, bytes, cell);
+}
+
+void SharedShadow::read_by_proxy(Warp& w, uint32_t offset, uint32_t bytes, uint32_t agent,
+                                 uint32_t clock, uint32_t index) {
+  const Reader reader{clock, static_cast<uint16_t>(index), 0};
+  for (uint32_t i = offset; i < offset + bytes; ++i) {
+    if (i == offset || writes_[i] != writes_[i - 1]) {
+      const Cell& cell = writes_[i];
+      check_write_before(w, cell, i, Access::kRead, cell.lane_and_flags & kLaneMask, index);
+      const bool is_generic = (cell.lane_and_flags & kWrittenFlag) != 0 && cell.warp < num_warps_;
+      if (is_generic && cell.clock > w.cta->fenced[cell.warp]) {
+        w.cta->grid->report(w, "no fence.proxy.async", index, 0,
+                            "the async proxy reads shared byte " + std::to_string(i) +
+                                ", written by warp " + std::to_string(cell.warp) + " at " +
+                                w.cta->grid->module.source_of(w.cta->grid->kernel, cell.index));
+      }
+    }
+    reads_[i] = with_reader(reads_[i], agent, reader);
+  }
+}
+
 void SharedShadow::check_write_before(Warp& w, const Cell& cell, uint32_t offset, Access kind,
                                       int lane, uint32_t index) {
   Grid& grid = *w.cta->grid;
   const auto where = [&](const char* what) {
+    if (cell.warp >= num_warps_) {
+      return std::string(what) + " the async proxy for " +
+             grid.module.source_of(grid.kernel, cell.index) + ", shared byte " +
+             std::to_string(offset);
+    }
     return std::string(what) + " warp " + std::to_string(cell.warp) + " lane " +
            std::to_string(cell.lane_and_flags & kLaneMask) + " at " +
            grid.module.source_of(grid.kernel, cell.index) + ", shared byte " +
            std::to_string(offset);
   };
   if ((cell.lane_and_flags & kWrittenFlag) == 0) {
-    if (kind == Access::kRead || kind == Access::kAtomic) {
+    if (grid.options.uninitialised && (kind == Access::kRead || kind == Access::kAtomic)) {
       grid.report(w, "uninitialised shared memory", index, lane,
                   "read of shared byte " + std::to_string(offset));
     }
@@ -88,8 +129,8 @@ void SharedShadow::check_reads_before(Warp& w, uint32_t set, uint32_t offset, in
     // instruction made them.
     if (is_race && (warp != w.id || r.index != index)) {
       grid.report(w, warp != w.id ? "race: write after read" : "race within a warp", index, lane,
-                  "read by warp " + std::to_string(warp) + " lane " + std::to_string(r.lane) +
-                      " at " + grid.module.source_of(grid.kernel, r.index) + ", shared byte " +
+                  "read by " + reader_name(warp, num_warps_, r.lane) + " at " +
+                      grid.module.source_of(grid.kernel, r.index) + ", shared byte " +
                       std::to_string(offset));
     }
   }

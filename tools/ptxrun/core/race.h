@@ -20,6 +20,11 @@ class SharedShadow {
   void reset(uint32_t bytes, uint32_t num_warps);
   bool is_on() const { return !writes_.empty(); }
   void access(Warp& w, uint32_t offset, uint32_t bytes, Access kind, int lane, uint32_t index);
+  // A bulk copy is complete: the bytes are the async proxy's, `clock` its own.
+  void land_by_proxy(uint32_t offset, uint32_t bytes, uint32_t clock, uint32_t index);
+  // The async proxy reads for a warp: as `agent`, until that warp has waited for `clock`.
+  void read_by_proxy(Warp& w, uint32_t offset, uint32_t bytes, uint32_t agent, uint32_t clock,
+                     uint32_t index);
   // An async copy is complete: from here on its bytes are the waiting warp's plain writes.
   void land(Warp& w, uint32_t offset, uint32_t bytes, int lane, uint32_t index);
 

@@ -4,6 +4,8 @@
 
 #include <bit>
 #include <deque>
+#include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -36,6 +38,11 @@ struct AsyncCopy {
   uint32_t index;
 };
 
+struct BulkGroup {
+  std::vector<std::function<void()>> stores;
+  uint32_t clock = 0;
+};
+
 struct Warp {
   Cta* cta = nullptr;
   uint32_t id = 0;
@@ -58,11 +65,25 @@ struct Warp {
   const Instruction* barrier_instruction = nullptr;  // bar.red: where the result goes
   uint32_t barrier_mask = 0;
 
-  // Happens-before: what this warp has seen of each warp's clock; its own is the current one.
+  // Happens-before: what this warp has seen of each agent's clock; its own is the current one.
+  // Agents are the W warps, the async proxy as writer (W), and for each warp the async proxy as
+  // reader of its bulk stores (W + 1 + warp) and of its wgmma operands (2W + 1 + warp).
   std::vector<uint32_t> clocks;
 
   std::vector<AsyncCopy> copies;              // not committed
   std::deque<std::vector<AsyncCopy>> groups;  // committed
+
+  // Bulk stores: what is left to do, and the async proxy's clock when it is done.
+  BulkGroup bulk;                     // not committed
+  std::deque<BulkGroup> bulk_groups;  // committed
+
+  // wgmma: registers that hold sums under way, by the number of their group.
+  std::map<uint32_t, uint32_t> in_flight;
+  uint32_t matrix_group = 0;
+  std::deque<uint32_t> matrix_clocks;  // of the groups not waited for, the last one still open
+  bool has_matrix_fence = false;
+
+  uint32_t cluster_phase = 0;  // of barrier.cluster, when this warp arrived
 
   template <class T>
   T* lanes(Ref r) {

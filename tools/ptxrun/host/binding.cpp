@@ -96,7 +96,9 @@ PYBIND11_MODULE(_ptxrun, m) {
       .value("PERMUTED", ptxrun::MmaMode::kPermuted);
 
   py::class_<ptxrun::Options>(m, "Options")
+      .def(py::init<>())
       .def_readwrite("checks", &ptxrun::Options::checks)
+      .def_readwrite("uninitialised", &ptxrun::Options::uninitialised)
       .def_readwrite("counters", &ptxrun::Options::counters)
       .def_readwrite("order", &ptxrun::Options::order)
       .def_readwrite("seed", &ptxrun::Options::seed)

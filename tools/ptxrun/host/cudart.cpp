@@ -152,6 +152,11 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, 
   return cudaSuccess;
 }
 
+cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*, const cudaLaunchConfig_t*) {
+  *clusters = 1;
+  return cudaSuccess;
+}
+
 cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 cudaError_t cudaGetDeviceCount(int* count) { return *count = 1, cudaSuccess; }

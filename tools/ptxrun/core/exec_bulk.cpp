@@ -1,0 +1,325 @@
+// cp.async.bulk: one-dimensional and tiled copies by the async proxy.
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "core/async.h"
+#include "core/decode.h"
+#include "core/tensor_map.h"
+
+namespace ptxrun {
+namespace {
+
+// Loads land now, or later from a queue.
+void issue(Grid& grid, std::function<void()> land) {
+  if (grid.options.landing == static_cast<uint8_t>(Landing::kEarliest)) return land();
+  grid.bulk_loads.push_back(std::move(land));
+}
+
+void store(Warp& w, std::function<void()> land, uint32_t clock) {
+  w.bulk.clock = std::max(w.bulk.clock, clock);
+  if (w.cta->grid->options.landing == static_cast<uint8_t>(Landing::kEarliest)) {
+    land();
+    land = [] {};
+  }
+  w.bulk.stores.push_back(std::move(land));
+}
+
+uint32_t read_by_proxy(Warp& w, const Instruction& in, uint32_t offset, uint32_t bytes) {
+  Cta& cta = *w.cta;
+  const uint32_t clock = ++cta.reader_clock;
+  if (cta.shadow.is_on()) {
+    const auto agent = static_cast<uint32_t>(cta.warps.size()) + 1 + w.id;
+    cta.shadow.read_by_proxy(w, offset, bytes, agent, clock, in.index);
+  }
+  return clock;
+}
+
+// The bytes at `to` may be overwritten from now on; the shadow of another CTA is not kept.
+void write_by_proxy(Warp& w, const Instruction& in, const Place& to, uint32_t bytes, int lane) {
+  if (to.cta == w.cta && w.cta->shadow.is_on()) {
+    w.cta->shadow.access(w, to.offset, bytes, Access::kAsyncWrite, lane, in.index);
+  }
+}
+
+void land_by_proxy(const Instruction& in, const Place& to, uint32_t bytes) {
+  const uint32_t clock = ++to.cta->writer_clock;
+  if (to.cta->shadow.is_on()) to.cta->shadow.land_by_proxy(to.offset, bytes, clock, in.index);
+}
+
+bool is_sound(Warp& w, const Instruction& in, int lane, uint64_t shared, uint64_t global,
+              uint64_t bytes) {
+  if (shared % 16 == 0 && global % 16 == 0 && bytes % 16 == 0) return true;
+  w.cta->grid->report(w, "misaligned", in.index, lane,
+                      "a bulk copy of " + std::to_string(bytes) +
+                          " bytes: addresses and size must "
+                          "be multiples of 16");
+  return false;
+}
+
+// refs: shared destination, source, bytes, mbarrier; flag: the source is shared memory
+void bulk_load(Warp& w, const Instruction& in, uint32_t mask) {
+  for_lanes(mask, [&](int lane) {
+    const uint64_t from = w.value(in.refs[1], lane) + static_cast<uint64_t>(in.table[1]);
+    const auto bytes = static_cast<uint32_t>(w.value(in.refs[2], lane));
+    const uint64_t at = w.value(in.refs[0], lane) + static_cast<uint64_t>(in.table[0]);
+    if (!is_sound(w, in, lane, at, from, bytes) || bytes == 0) return;
+    const Place to = place_of(w, in, at, bytes, lane);
+    const uint64_t barrier = w.value(in.refs[3], lane) + static_cast<uint64_t>(in.table[2]);
+    const Place signal = place_of(w, in, barrier, 8, lane);
+    if (to.cta == nullptr || signal.cta == nullptr) return;
+    const uint8_t* source = nullptr;
+    if (in.flag) {
+      const Place own = place_of(w, in, from, bytes, lane);
+      if (own.cta == nullptr) return;
+      read_by_proxy(w, in, own.offset, bytes);
+      source = own.cta->shared.data() + own.offset;
+    } else {
+      source = reach(w, in, Space::kGlobal, from, 16, lane, Touch::kRead);
+      if (source == nullptr) return;
+      if (reach(w, in, Space::kGlobal, from + bytes - 16, 16, lane, Touch::kRead) !=
+          source + bytes - 16) {
+        return;
+      }
+    }
+    write_by_proxy(w, in, to, bytes, lane);
+    issue(*w.cta->grid, [&w, &in, to, signal, source, bytes] {
+      std::memcpy(to.cta->shared.data() + to.offset, source, bytes);
+      land_by_proxy(in, to, bytes);
+      complete_transactions(w, in, *signal.cta, signal.offset, bytes);
+    });
+  });
+}
+
+// refs: global destination, shared source, bytes
+void bulk_store(Warp& w, const Instruction& in, uint32_t mask) {
+  for_lanes(mask, [&](int lane) {
+    const uint64_t to = w.value(in.refs[0], lane) + static_cast<uint64_t>(in.table[0]);
+    const uint64_t at = w.value(in.refs[1], lane) + static_cast<uint64_t>(in.table[1]);
+    const auto bytes = static_cast<uint32_t>(w.value(in.refs[2], lane));
+    if (!is_sound(w, in, lane, at, to, bytes) || bytes == 0) return;
+    const Place from = place_of(w, in, at, bytes, lane);
+    if (from.cta == nullptr) return;
+    uint8_t* target = nullptr;
+    for (uint64_t i = 0; i < bytes; i += 16) {
+      uint8_t* p = reach(w, in, Space::kGlobal, to + i, 16, lane, Touch::kWrite);
+      if (p == nullptr) return;
+      target = i == 0 ? p : target;
+    }
+    const uint32_t clock = read_by_proxy(w, in, from.offset, bytes);
+    store(
+        w,
+        [from, target, bytes] {
+          std::memcpy(target, from.cta->shared.data() + from.offset, bytes);
+        },
+        clock);
+  });
+}
+
+// ---- tiles
+struct Tile {
+  TensorMap map;
+  int32_t at[5] = {};
+  uint32_t bytes = 0;
+};
+
+// refs from `first` on: the map, then its coordinates.
+bool read_tile(Warp& w, const Instruction& in, size_t first, int64_t offset, int lane, Tile& tile) {
+  const uint64_t address = w.value(in.refs[first], lane) + static_cast<uint64_t>(offset);
+  const uint8_t* p = reach(w, in, Space::kGeneric, address, 128, lane, Touch::kRead);
+  Grid& grid = *w.cta->grid;
+  if (p != nullptr) std::memcpy(&tile.map, p, sizeof tile.map);
+  if (p == nullptr || tile.map.magic != TensorMap::kMagic) {
+    grid.report(w, "tensor map", in.index, lane, "not one that the encode function made");
+    return false;
+  }
+  if (tile.map.rank != in.vector) {
+    grid.report(
+        w, "tensor map", in.index, lane,
+        std::to_string(in.vector) + " coordinates for rank " + std::to_string(tile.map.rank));
+    return false;
+  }
+  tile.bytes = tile.map.element_bytes;
+  for (int i = 0; i < tile.map.rank; ++i) {
+    tile.at[i] = static_cast<int32_t>(w.value(in.refs[first + 1 + static_cast<size_t>(i)], lane));
+    tile.bytes *= tile.map.box[i];
+  }
+  return true;
+}
+
+// Calls f(global bytes or null outside the tensor, shared bytes, size) for each run of a tile.
+template <class F>
+void for_runs(Warp& w, const Instruction& in, const Tile& tile, uint8_t* shared, uint32_t offset,
+              Touch touch, F&& f) {
+  const TensorMap& map = tile.map;
+  const uint32_t element = map.element_bytes, row_bytes = map.box[0] * element;
+  uint32_t index[5] = {};
+  for (uint32_t done = 0; done < tile.bytes; done += row_bytes) {
+    bool is_inside = true;
+    uint64_t row = map.base;
+    for (int d = 1; d < map.rank; ++d) {
+      const int64_t at = int64_t{tile.at[d]} + index[d];
+      is_inside &= at >= 0 && at < static_cast<int64_t>(map.extents[d]);
+      row += static_cast<uint64_t>(at) * map.strides[d - 1];
+    }
+    for (uint32_t x = 0; x < map.box[0]; ++x) {
+      const int64_t at = int64_t{tile.at[0]} + x;
+      const bool is_in = is_inside && at >= 0 && at < static_cast<int64_t>(map.extents[0]);
+      const uint64_t address = row + static_cast<uint64_t>(at) * element;
+      uint8_t* global = is_in ? reach(w, in, Space::kGlobal, address, element, 0, touch) : nullptr;
+      f(global, shared + swizzled(offset + done + x * element, map.swizzle), element, is_in);
+    }
+    for (int d = 1; d < map.rank && ++index[d] == map.box[d]; ++d) index[d] = 0;
+  }
+}
+
+// refs: destination, mbarrier, CTA mask, map, coordinates
+void tensor_load(Warp& w, const Instruction& in, uint32_t mask) {
+  for_lanes(mask, [&](int lane) {
+    auto tile = std::make_shared<Tile>();
+    if (!read_tile(w, in, 3, in.table[1], lane, *tile)) return;
+    const uint64_t at = w.value(in.refs[0], lane) + static_cast<uint64_t>(in.table[0]);
+    const uint64_t barrier = w.value(in.refs[1], lane) + static_cast<uint64_t>(in.table[2]);
+    Place to = place_of(w, in, at, tile->bytes, lane), signal = place_of(w, in, barrier, 8, lane);
+    if (to.cta == nullptr || signal.cta == nullptr) return;
+    if (to.offset % 128 != 0) {
+      w.cta->grid->report(w, "misaligned", in.index, lane, "a tile must start at 128 bytes");
+      return;
+    }
+    uint64_t ctas = 1ull << to.cta->rank;
+    if (in.flag) ctas = w.value(in.refs[2], lane);
+    for (Cta* cta : w.cta->peers) {
+      if ((ctas >> cta->rank & 1) == 0) continue;
+      if (in.flag) to.cta = signal.cta = cta;
+      write_by_proxy(w, in, to, tile->bytes, lane);
+      issue(*w.cta->grid, [&w, &in, tile, to, signal] {
+        for_runs(w, in, *tile, to.cta->shared.data(), to.offset, Touch::kRead,
+                 [&](const uint8_t* global, uint8_t* shared, uint32_t bytes, bool) {
+                   if (global != nullptr) {
+                     std::memcpy(shared, global, bytes);
+                   } else {
+                     std::memset(shared, tile->map.fills_nan != 0 ? 0xff : 0, bytes);
+                   }
+                 });
+        land_by_proxy(in, to, tile->bytes);
+        complete_transactions(w, in, *signal.cta, signal.offset, tile->bytes);
+      });
+    }
+    Counter& counter = w.cta->grid->counters[in.index];
+    counter.bytes += tile->bytes;
+    counter.sectors += tile->bytes / 32;
+    counter.ideal_sectors += tile->bytes / 32;
+  });
+}
+
+template <class T>
+void add(uint8_t* to, const uint8_t* from) {
+  T a, b;
+  std::memcpy(&a, to, sizeof a);
+  std::memcpy(&b, from, sizeof b);
+  a = static_cast<T>(a + b);
+  std::memcpy(to, &a, sizeof a);
+}
+
+// refs: source, map, coordinates; flag: adds instead
+void tensor_store(Warp& w, const Instruction& in, uint32_t mask) {
+  for_lanes(mask, [&](int lane) {
+    auto tile = std::make_shared<Tile>();
+    if (!read_tile(w, in, 1, in.table[0], lane, *tile)) return;
+    const uint64_t at = w.value(in.refs[0], lane) + static_cast<uint64_t>(in.table[1]);
+    const Place from = place_of(w, in, at, tile->bytes, lane);
+    if (from.cta == nullptr) return;
+    const uint32_t clock = read_by_proxy(w, in, from.offset, tile->bytes);
+    store(
+        w,
+        [&w, &in, tile, from] {
+          for_runs(w, in, *tile, from.cta->shared.data(), from.offset, Touch::kWrite,
+                   [&](uint8_t* global, const uint8_t* shared, uint32_t bytes, bool) {
+                     if (global == nullptr) return;
+                     in.flag ? add<float>(global, shared)
+                             : static_cast<void>(std::memcpy(global, shared, bytes));
+                   });
+        },
+        clock);
+    Counter& counter = w.cta->grid->counters[in.index];
+    counter.bytes += tile->bytes;
+    counter.sectors += tile->bytes / 32;
+    counter.ideal_sectors += tile->bytes / 32;
+  });
+}
+
+void commit(Warp& w, const Instruction&, uint32_t) {
+  w.bulk_groups.push_back(std::exchange(w.bulk, {}));
+}
+
+void wait(Warp& w, const Instruction& in, uint32_t) {
+  wait_for_bulk(w, static_cast<size_t>(in.value));
+}
+
+void decode_tensor(Decoder& d) {
+  Instruction& out = d.out();
+  // The operand order puts the destination first: a tile of shared memory, or of the tensor.
+  const bool is_load = d.operand(0).items.empty();
+  const Operand& map = d.operand(is_load ? 1 : 0);
+  const Operand& shared = d.operand(is_load ? 0 : 1);
+  std::vector<int64_t> offsets;
+  const auto address = [&](const Operand& o) {
+    d.address(o);
+    offsets.push_back(out.value);
+  };
+  if (is_load) {
+    address(shared);
+    d.address(d.operand(2));
+    const int64_t barrier = out.value;
+    out.flag = d.has("multicast::cluster");
+    out.flag ? d.any(d.operand(3), {Kind::kBits, 2}) : d.unused();
+    address(map);
+    offsets.push_back(barrier);
+  } else {
+    d.address(shared);
+    const int64_t source = out.value;
+    address(map);
+    offsets.push_back(source);
+    out.flag = d.parts()[1] == "reduce";
+    if (out.flag && !d.has("add")) d.fail("only .add");
+  }
+  for (const Operand& item : map.items) d.any(item, {Kind::kSigned, 4});
+  out.vector = static_cast<uint8_t>(map.items.size());
+  out.table = offsets;
+  out.run = is_load ? tensor_load : tensor_store;
+}
+
+}  // namespace
+
+void decode_bulk(Decoder& d) {
+  Instruction& out = d.out();
+  if (d.has("commit_group")) {
+    out.run = commit;
+  } else if (d.has("wait_group")) {
+    out.value = d.integer(0);
+    out.run = wait;
+  } else if (d.has("prefetch")) {
+    out.run = [](Warp&, const Instruction&, uint32_t) {};
+  } else if (d.has("tensor")) {
+    if (d.has("tile::gather4") || d.has("im2col")) return;
+    decode_tensor(d);
+  } else if (d.parts()[1] != "reduce") {
+    const bool is_load = d.has("mbarrier::complete_tx::bytes");
+    if (d.has("multicast::cluster")) return;
+    d.address(d.operand(0));
+    out.table.push_back(out.value);
+    d.address(d.operand(1));
+    out.table.push_back(out.value);
+    d.any(d.operand(2), {Kind::kUnsigned, 4});
+    if (is_load) {
+      d.address(d.operand(3));
+      out.table.push_back(out.value);
+      out.flag = !d.has("global");
+    }
+    out.run = is_load ? bulk_load : bulk_store;
+  }
+}
+
+}  // namespace ptxrun

@@ -1,0 +1,296 @@
+// wgmma: each of the four warps of a group computes its own 16 rows. Operands in shared memory are
+// read when the instruction is issued, but count as being read until its group is waited for; sums
+// must not be touched before that.
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/async.h"
+#include "core/decode.h"
+#include "core/matrix.h"
+#include "core/tensor_map.h"
+
+namespace ptxrun {
+namespace {
+
+constexpr int kMaxN = 256;
+
+// A matrix in shared memory: 16-byte units, by row and unit of k, or by unit of rows and k.
+struct Descriptor {
+  uint32_t start, leading, stride;
+  int swizzle;  // as in TensorMap
+
+  explicit Descriptor(uint64_t bits)
+      : start(static_cast<uint32_t>(bits & 0x3fff) << 4),
+        leading(static_cast<uint32_t>(bits >> 16 & 0x3fff) << 4),
+        stride(static_cast<uint32_t>(bits >> 32 & 0x3fff) << 4),
+        swizzle((4 - static_cast<int>(bits >> 62)) % 4) {}
+
+  uint32_t width() const { return swizzle == 0 ? 16 : 16u << swizzle; }  // bytes of an atom's row
+
+  // 16 bytes of k from unit `k16` on, of row `row`.
+  uint32_t k_major(uint32_t row, uint32_t k16) const {
+    if (swizzle == 0) return start + row / 8 * stride + k16 * leading + row % 8 * 16;
+    return swizzled(start + row / 8 * stride + row % 8 * width() + k16 * 16, swizzle);
+  }
+  // 16 bytes of rows from unit `row16` on, at k.
+  uint32_t row_major(uint32_t row16, uint32_t k) const {
+    if (swizzle == 0) return start + row16 * stride + k % 8 * 16 + k / 8 * leading;
+    const uint32_t units = width() / 16;
+    return swizzled(
+        start + row16 % units * 16 + row16 / units * leading + k % 8 * width() + k / 8 * stride,
+        swizzle);
+  }
+};
+
+struct Reader {
+  Warp& w;
+  const Instruction& in;
+  uint32_t clock;
+
+  const uint8_t* unit(uint32_t offset) const {
+    Cta& cta = *w.cta;
+    if (offset + 16 > cta.shared.size()) {
+      cta.grid->report(w, "out of bounds", in.index, 0,
+                       "operand at shared byte " + std::to_string(offset));
+      return nullptr;
+    }
+    if (cta.shadow.is_on()) {
+      const auto agent = static_cast<uint32_t>(2 * cta.warps.size()) + 1 + w.id;
+      cta.shadow.read_by_proxy(w, offset, 16, agent, clock, in.index);
+    }
+    return cta.shared.data() + offset;
+  }
+};
+
+// out(row, k) for rows first .. first + count.
+template <class Element, class F>
+void read_operand(const Reader& reader, const Descriptor& d, uint32_t first, uint32_t count, int k,
+                  bool is_row_major, F&& out) {
+  constexpr int kN = Element::kPerWord, kUnit = 4 * kN;
+  const auto each = [&](uint32_t offset, auto&& place) {
+    const uint8_t* p = reader.unit(offset);
+    if (p == nullptr) return;
+    uint32_t words[4];
+    std::memcpy(words, p, 16);
+    for (int i = 0; i < kUnit; ++i) place(i) = Element::value(words[i / kN], i % kN);
+  };
+  if (is_row_major) {
+    for (uint32_t row = 0; row < count; row += kUnit) {
+      for (int j = 0; j < k; ++j) {
+        each(d.row_major((first + row) / kUnit, static_cast<uint32_t>(j)),
+             [&](int i) -> auto& { return out(row + static_cast<uint32_t>(i), j); });
+      }
+    }
+  } else {
+    for (uint32_t row = 0; row < count; ++row) {
+      for (int j = 0; j < k; j += kUnit) {
+        each(d.k_major(first + row, static_cast<uint32_t>(j / kUnit)),
+             [&](int i) -> auto& { return out(row, j + i); });
+      }
+    }
+  }
+}
+
+enum Flags : uint8_t {
+  kNegatesA = 1,
+  kNegatesB = 2,
+  kRowMajorA = 4,
+  kRowMajorB = 8,
+  kFromRegisters = 16
+};
+
+// refs: sums, a (descriptor or 4 registers), b, scale-d
+template <class A, class B, int kK, bool kHalf>
+void multiply(Warp& w, const Instruction& in, uint32_t mask) {
+  using T = decltype(A::value(0, 0));
+  Grid& grid = *w.cta->grid;
+  if (mask != kAllLanes) return grid.report(w, "divergence", in.index, 0, "wgmma on some lanes");
+  if (!w.has_matrix_fence) {
+    grid.report(w, "no wgmma.fence", in.index, 0, "the first wgmma after other accesses needs one");
+    w.has_matrix_fence = true;
+  }
+  const int n = in.bytes * 8, words = kHalf ? n / 4 : n / 2;
+  static thread_local T a[16][kK], b[kMaxN / 8][kK][8], c[kMaxN / 8][16][8];
+  const Ref* refs = in.refs.data() + words;
+  const Reader reader{w, in, ++w.cta->reader_clock};
+  if (w.matrix_clocks.empty()) w.matrix_clocks.push_back(0);
+  w.matrix_clocks.back() = reader.clock;
+  if ((in.mode & kFromRegisters) != 0) {
+    read_a<A, kK>(w, refs, a);
+    refs += 4;
+  } else {
+    const Descriptor d(w.lanes<uint64_t>(refs[0])[0]);
+    read_operand<A>(reader, d, w.id % 4 * 16, 16, kK, (in.mode & kRowMajorA) != 0,
+                    [&](uint32_t row, int k) -> T& { return a[row][k]; });
+    ++refs;
+  }
+  const Descriptor d(w.lanes<uint64_t>(refs[0])[0]);
+  read_operand<B>(reader, d, 0, static_cast<uint32_t>(n), kK, (in.mode & kRowMajorB) != 0,
+                  [&](uint32_t col, int k) -> T& { return b[col / 8][k][col % 8]; });
+  const bool adds = (w.bits(refs[1]) & 1) != 0;
+  if (in.mode & kNegatesA) {
+    for (auto& row : a) std::ranges::transform(row, row, std::negate<>());
+  }
+  const bool negates_b = (in.mode & kNegatesB) != 0;
+  for (int j = 0; j < words; ++j) {
+    const uint32_t* values = w.lanes<uint32_t>(in.refs[static_cast<size_t>(j)]);
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const int high = kHalf ? j & 1 : j >> 1 & 1, block = kHalf ? j >> 1 : j >> 2;
+      T* at = &c[block][lane / 4 + 8 * high][lane % 4 * 2];
+      if constexpr (kHalf) {
+        for (int i = 0; i < 2; ++i) at[i] = adds ? F16Element::value(values[lane], i) : T{0};
+      } else {
+        at[j & 1] = adds ? std::bit_cast<T>(values[lane]) : T{0};
+      }
+    }
+  }
+  for (int block = 0; block < n / 8; ++block) {
+    if (negates_b) {
+      for (auto& row : b[block]) std::ranges::transform(row, row, std::negate<>());
+    }
+    if constexpr (std::is_same_v<T, float>) {
+      multiply_block<kK>(a, b[block], c[block], static_cast<MmaMode>(grid.options.mma));
+    } else {
+      multiply_integers<kK>(a, b[block], c[block], in.flag);
+    }
+  }
+  for (int j = 0; j < words; ++j) {
+    const Ref r = in.refs[static_cast<size_t>(j)];
+    uint32_t* values = w.lanes<uint32_t>(r);
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const int high = kHalf ? j & 1 : j >> 1 & 1, block = kHalf ? j >> 1 : j >> 2;
+      const T* at = &c[block][lane / 4 + 8 * high][lane % 4 * 2];
+      if constexpr (kHalf) {
+        values[lane] = Half::rounded(at[0]) | uint32_t{Half::rounded(at[1])} << 16;
+      } else {
+        values[lane] = std::bit_cast<uint32_t>(at[j & 1]);
+      }
+    }
+    w.in_flight[r.offset] = w.matrix_group;
+  }
+  grid.num_matrix += static_cast<uint64_t>(n / 8);
+}
+
+template <int kK>
+Handler with_fp8(const std::string& a, const std::string& b) {
+  using X = Fp8Element<E4M3>;
+  using Y = Fp8Element<E5M2>;
+  if (a == "e4m3") return b == "e4m3" ? multiply<X, X, kK, false> : multiply<X, Y, kK, false>;
+  return b == "e4m3" ? multiply<Y, X, kK, false> : multiply<Y, Y, kK, false>;
+}
+
+template <class A>
+Handler with_result(const std::string& d) {
+  return d == "f32" ? multiply<A, A, 16, false> : nullptr;
+}
+
+Handler handler(const std::string& d, const std::string& a, const std::string& b) {
+  if (a == "bf16" && b == "bf16") return with_result<Bf16Element>(d);
+  if (a == "f16" && b == "f16" && d == "f16") return multiply<F16Element, F16Element, 16, true>;
+  if (a == "f16" && b == "f16") return with_result<F16Element>(d);
+  if (a == "tf32" && d == "f32") return multiply<Tf32Element, Tf32Element, 8, false>;
+  if (a.starts_with('e') && d == "f32") return with_fp8<32>(a, b);
+  using S = ByteElement<int8_t>;
+  using U = ByteElement<uint8_t>;
+  if (a == "s8" && d == "s32")
+    return b == "s8" ? multiply<S, S, 32, false> : multiply<S, U, 32, false>;
+  if (a == "u8" && d == "s32")
+    return b == "s8" ? multiply<U, S, 32, false> : multiply<U, U, 32, false>;
+  return nullptr;
+}
+
+// wgmma.mma_async.sync.aligned.m64nNkK.d.a.b
+void decode_multiply(Decoder& d) {
+  Instruction& out = d.out();
+  const std::vector<std::string>& p = d.parts();
+  const std::string& shape = p[4];
+  const size_t n = shape.find('n');
+  out.bytes = static_cast<uint8_t>(std::stoi(shape.substr(n + 1)) / 8);
+  for (const Operand& item : d.operand(0).items) d.ref(item, {Kind::kBits, 4}, false);
+  const Operand& a = d.operand(1);
+  if (a.form == Operand::Form::kVector) {
+    for (const Operand& item : a.items) d.ref(item, {Kind::kBits, 4}, false);
+    out.mode |= kFromRegisters;
+  } else {
+    d.ref(a, {Kind::kBits, 8}, false);
+  }
+  d.source(2, {Kind::kBits, 8});
+  d.predicate_in(d.operand(3));
+  if (d.count() > 5) {
+    if (d.integer(4) == -1) out.mode |= kNegatesA;
+    if (d.integer(5) == -1) out.mode |= kNegatesB;
+  }
+  if (d.count() > 6) {
+    const bool has_a = d.count() > 7;
+    if (has_a && d.integer(6) == 1) out.mode |= kRowMajorA;
+    if (d.integer(has_a ? 7 : 6) == 1) out.mode |= kRowMajorB;
+  }
+  out.flag = d.has("satfinite");
+  out.is_matrix = true;
+  const size_t last = p.size() - (out.flag && p.back() == "satfinite" ? 1 : 0);
+  out.run = handler(p[last - 3], p[last - 2], p[last - 1]);
+}
+
+void fence(Warp& w, const Instruction&, uint32_t) { w.has_matrix_fence = true; }
+
+void commit(Warp& w, const Instruction&, uint32_t) {
+  ++w.matrix_group;
+  if (w.matrix_clocks.empty()) w.matrix_clocks.push_back(0);
+  w.matrix_clocks.push_back(0);
+}
+
+void wait(Warp& w, const Instruction& in, uint32_t) {
+  const auto may_pend = static_cast<size_t>(in.value);
+  const size_t reader = 2 * w.cta->warps.size() + 1 + w.id;
+  while (w.matrix_clocks.size() > may_pend + 1) {
+    w.clocks[reader] = std::max(w.clocks[reader], w.matrix_clocks.front());
+    w.matrix_clocks.pop_front();
+  }
+  std::erase_if(w.in_flight,
+                [&](const auto& entry) { return entry.second + may_pend < w.matrix_group; });
+  w.has_matrix_fence = false;
+}
+
+void decode_wgmma(Decoder& d) {
+  const std::string& what = d.parts()[1];
+  Instruction& out = d.out();
+  out.is_matrix = true;
+  if (what == "mma_async") {
+    if (d.parts().size() < 8 || d.has("sp")) return;
+    decode_multiply(d);
+  } else if (what == "fence") {
+    out.run = fence;
+  } else if (what == "commit_group") {
+    out.run = commit;
+  } else if (what == "wait_group") {
+    out.value = d.integer(0);
+    out.run = wait;
+  }
+}
+
+}  // namespace
+
+void check_in_flight(Warp& w, const Instruction& in, uint32_t mask) {
+  if (in.is_matrix) return;
+  if (in.is_move) {  // a name for the same sums, or another value in their place
+    const auto source = w.in_flight.find(in.refs[1].offset);
+    if (source != w.in_flight.end()) {
+      w.in_flight[in.refs[0].offset] = source->second;
+    } else {
+      w.in_flight.erase(in.refs[0].offset);
+    }
+    return;
+  }
+  for (const Ref& r : in.refs) {
+    if (r.bytes == 4 && w.in_flight.contains(r.offset)) {
+      w.cta->grid->report(w, "wgmma not waited for", in.index, std::countr_zero(mask | 1u << 31),
+                          "a sum under way is read or written");
+      return;
+    }
+  }
+}
+
+void add_wgmma(InstructionTable& table) { table["wgmma"] = table["wgmma.half"] = decode_wgmma; }
+
+}  // namespace ptxrun
