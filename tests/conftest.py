@@ -13,7 +13,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 # ptx: the CUDA kernels' own PTX, run on CPU tensors by tools/ptxrun. Built with DFLASH_PTXRUN=ON.
 HAS_PTX = any((Path(__file__).parent.parent / "tools/ptxrun").glob("_ptxrun.*"))
 HAS_CUDA = torch.cuda.is_available()
-DEVICES = ["cpu"] + ["ptx"] * HAS_PTX + ["cuda"] * HAS_CUDA
+# ptx emulates sm_80; DFLASH_PTX_ARCHS="80,90" adds ptx90 for kernels with a body of their own there.
+PTX = {"80": "ptx", "90": "ptx90"}
+PTX_ARCHS = {PTX[arch]: int(arch) for arch in os.environ.get("DFLASH_PTX_ARCHS", "80").split(",")}
+DEVICES = ["cpu"] + [*PTX_ARCHS] * HAS_PTX + ["cuda"] * HAS_CUDA
 PTX_EXAMPLES = 15
 
 
@@ -29,7 +32,7 @@ def device_class(request):
 
 @pytest.fixture(scope="session")
 def device(device_class):
-    return torch.device("cpu" if device_class == "ptx" else device_class)
+    return torch.device("cpu" if device_class in PTX_ARCHS else device_class)
 
 
 @contextlib.contextmanager
@@ -49,9 +52,10 @@ def fewer_examples(function):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
     callspec = getattr(item, "callspec", None)
-    if callspec is None or callspec.params.get("device_class") != "ptx":
+    arch = PTX_ARCHS.get(callspec.params.get("device_class")) if callspec else None
+    if arch is None:
         return (yield)
     import ptxrun
 
-    with ptxrun.emulated(missing=pytest.skip), fewer_examples(item.obj):
+    with ptxrun.emulated(missing=pytest.skip, arch=arch), fewer_examples(item.obj):
         return (yield)

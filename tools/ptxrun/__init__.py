@@ -6,7 +6,7 @@ through its CUDA launcher.
 
 from ._ptxrun import Error, Landing, MmaMode, Order, options
 from .device import KernelError, emulated
-from .module import Module, counters, totals
+from .module import Module, Program, counters, edited, totals, using
 
 __all__ = [
     "Error",
@@ -15,8 +15,11 @@ __all__ = [
     "MmaMode",
     "Module",
     "Order",
+    "Program",
     "counters",
+    "edited",
     "emulated",
     "options",
     "totals",
+    "using",
 ]

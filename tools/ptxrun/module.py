@@ -1,12 +1,14 @@
 """PTX files and single kernels."""
 
+import ctypes
 import functools
 import hashlib
 import os
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +21,9 @@ from .memory import DeviceMemory
 CACHE = Path(__file__).parents[2] / "build" / "ptx"
 
 
+HERE = Path(__file__).parent
+
+
 @functools.cache
 def nvcc() -> str:
     """From its PyPI package, from CUDACXX, or from PATH."""
@@ -29,18 +34,82 @@ def nvcc() -> str:
     return found
 
 
-def compiled(source: Path, arch: str, flags: Sequence[str] = ()) -> str:
-    """The PTX of a .cu file, kept by a hash of what goes into it."""
-    command = [nvcc(), "-std=c++20", "-lineinfo", f"-arch={arch}", *flags]
+def _built(source: Path, command: Sequence[str], suffix: str, more: Sequence[str]) -> Path:
+    """What nvcc makes of a file, kept by a hash of what goes into it."""
     whole = subprocess.run([*command, "-E", source], check=True, capture_output=True).stdout
-    key = hashlib.sha256(whole + repr(command).encode()).hexdigest()[:32]
-    path = CACHE / f"{key}.ptx"
+    key = hashlib.sha256(whole + repr((command, more)).encode()).hexdigest()[:32]
+    path = CACHE / f"{key}{suffix}"
     if not path.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
-        partial = CACHE / f"{key}.{os.getpid()}.ptx"
-        subprocess.run([*command, "-ptx", source, "-o", partial], check=True)
+        partial = CACHE / f"{key}.{os.getpid()}{suffix}"
+        subprocess.run([*command, *more, source, "-o", partial], check=True)
         partial.rename(path)
-    return path.read_text()
+    return path
+
+
+def compiled(source: Path, arch: str, flags: Sequence[str] = ()) -> str:
+    """The PTX of a .cu file."""
+    command = [nvcc(), "-std=c++20", "-lineinfo", f"-arch={arch}", *flags]
+    return _built(source, command, ".ptx", ["-ptx"]).read_text()
+
+
+class Program:
+    """A .cu file with host code: its launches go to the emulated device."""
+
+    def __init__(self, source: Path, arch: str, flags: Sequence[str] = ()) -> None:
+        virtual = arch.replace("sm_", "compute_")
+        command = [nvcc(), "-std=c++17", "-O1", "-lineinfo", "--expt-relaxed-constexpr", "-w"]
+        command += ["--no-compress", "-gencode", f"arch={virtual},code={virtual}", *flags]
+        link = ["-shared", "-cudart", "none", "-Xcompiler", "-fPIC", f"-L{HERE}", "-lptxrun_cudart"]
+        path = _built(source, command, ".so", link)
+        ctypes.CDLL(str(HERE / "libptxrun_cudart.so"))
+        self._library = ctypes.CDLL(str(path))
+        self._arch = int(arch.removeprefix("sm_").rstrip("a"))
+
+    def __call__(self, name: str, *arguments: Any) -> int:
+        """Calls an extern "C" function; tensors become device pointers, floats are float."""
+        memory = DeviceMemory([(f"argument {i}", x) for i, x in _tensors(arguments)])
+        try:
+            _ptxrun.set_arch(self._arch)
+            result = getattr(self._library, name)(*(_native(x, memory) for x in arguments))
+            raise_reports()
+            return result
+        finally:
+            memory.release()
+
+
+def _tensors(arguments: Sequence[Any]) -> list[tuple[int, torch.Tensor]]:
+    return [(i, x) for i, x in enumerate(arguments) if torch.is_tensor(x)]
+
+
+def _native(value: Any, memory: DeviceMemory) -> Any:
+    if torch.is_tensor(value):
+        return ctypes.c_void_p(memory.to_device(value).data_ptr())
+    return ctypes.c_float(value) if isinstance(value, float) else value
+
+
+@contextmanager
+def edited(edit: Callable[[str], str]) -> Iterator[None]:
+    """Programs and ops run the edited PTX."""
+    _ptxrun.set_edit(edit)
+    try:
+        yield
+    finally:
+        _ptxrun.set_edit(lambda text: text)
+
+
+@contextmanager
+def using(**options: Any) -> Iterator[None]:
+    """Options of the device for a while: using(order=Order.REVERSE, checks=False)."""
+    device = _ptxrun.options()
+    before = {name: getattr(device, name) for name in options}
+    try:
+        for name, value in options.items():
+            setattr(device, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(device, name, value)
 
 
 class Module:
@@ -78,8 +147,7 @@ class Module:
         them through :class:`ptxrun.memory.DeviceMemory` and put the addresses in yourself.
         """
         name = self._name(name)
-        tensors = [(f"argument {i}", x) for i, x in enumerate(arguments) if torch.is_tensor(x)]
-        memory = DeviceMemory(tensors)
+        memory = DeviceMemory([(f"argument {i}", x) for i, x in _tensors(arguments)])
         try:
             layout = self._module.parameters(name)
             packed = bytearray(max((offset + size for offset, size in layout), default=0))

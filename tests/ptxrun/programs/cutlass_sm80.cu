@@ -3,9 +3,9 @@
 #include <cutlass/cutlass.h>
 #include <cutlass/gemm/device/gemm.h>
 
+using cutlass::gemm::GemmShape;
 using cutlass::layout::ColumnMajor;
 using cutlass::layout::RowMajor;
-using cutlass::gemm::GemmShape;
 
 template <class In, class Sum, class LayoutA, class LayoutB, int kTileM, int kTileN, int kTileK,
           class Mma, int kStages>

@@ -1,10 +1,11 @@
 // Unmodified CUTLASS 3 GEMMs for sm_90a: TMA or cp.async loads, wgmma, warp-specialised schedules.
 
-#include <cute/tensor.hpp>
 #include <cutlass/cutlass.h>
+#include <cutlass/gemm/device/gemm_universal_adapter.h>
+
+#include <cute/tensor.hpp>
 #include <cutlass/epilogue/collective/collective_builder.hpp>
 #include <cutlass/gemm/collective/collective_builder.hpp>
-#include <cutlass/gemm/device/gemm_universal_adapter.h>
 #include <cutlass/gemm/kernel/gemm_universal.hpp>
 #include <cutlass/util/packed_stride.hpp>
 
@@ -12,7 +13,8 @@ using namespace cute;
 using cutlass::layout::ColumnMajor;
 using cutlass::layout::RowMajor;
 
-template <class Tile, class Cluster, class LayoutA, class LayoutB, class Schedule, class EpilogueSchedule>
+template <class Tile, class Cluster, class LayoutA, class LayoutB, class Schedule,
+          class EpilogueSchedule>
 struct Gemm {
   using Element = cutlass::bfloat16_t;
   using Epilogue = typename cutlass::epilogue::collective::CollectiveBuilder<

@@ -14,13 +14,13 @@ namespace {
 
 // Loads land now, or later from a queue.
 void issue(Grid& grid, std::function<void()> land) {
-  if (grid.options.landing == static_cast<uint8_t>(Landing::kEarliest)) return land();
+  if (grid.options.landing == Landing::kEarliest) return land();
   grid.bulk_loads.push_back(std::move(land));
 }
 
 void store(Warp& w, std::function<void()> land, uint32_t clock) {
   w.bulk.clock = std::max(w.bulk.clock, clock);
-  if (w.cta->grid->options.landing == static_cast<uint8_t>(Landing::kEarliest)) {
+  if (w.cta->grid->options.landing == Landing::kEarliest) {
     land();
     land = [] {};
   }

@@ -27,7 +27,7 @@ void settle(Warp& w, const std::vector<AsyncCopy>& copies) {
 }
 
 bool lands_early(Grid& grid) {
-  switch (static_cast<Landing>(grid.options.landing)) {
+  switch (grid.options.landing) {
     case Landing::kEarliest: return true;
     case Landing::kRandom: return grid.random() % 2 == 0;
     default: return false;

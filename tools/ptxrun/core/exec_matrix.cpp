@@ -53,7 +53,7 @@ void multiply(Warp& w, const Instruction& in, uint32_t mask) {
     }
   }
   if constexpr (std::is_same_v<T, float>) {
-    multiply_block<kK>(a, b, c, static_cast<MmaMode>(w.cta->grid->options.mma));
+    multiply_block<kK>(a, b, c, w.cta->grid->options.mma);
   } else {
     multiply_integers<kK>(a, b, c, in.flag);
   }

@@ -105,8 +105,8 @@ void arrive_or_expect(Warp& w, const Instruction& in, uint32_t mask) {
 // refs: address, result, parity or state. A failed wait ends the warp's turn.
 void wait(Warp& w, const Instruction& in, uint32_t mask) {
   uint32_t complete = 0;
-  const bool fails = w.cta->grid->options.landing == static_cast<uint8_t>(Landing::kRandom) &&
-                     !in.flag && w.cta->grid->random() % 4 == 0;  // try_wait may, for no reason
+  const bool fails = w.cta->grid->options.landing == Landing::kRandom && !in.flag &&
+                     w.cta->grid->random() % 4 == 0;  // try_wait may, for no reason
   for_lanes(mask, [&](int lane) {
     const Place place = barrier_of(w, in, lane);
     if (place.cta == nullptr) return;

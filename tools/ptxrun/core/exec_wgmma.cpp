@@ -150,7 +150,7 @@ void multiply(Warp& w, const Instruction& in, uint32_t mask) {
       for (auto& row : b[block]) std::ranges::transform(row, row, std::negate<>());
     }
     if constexpr (std::is_same_v<T, float>) {
-      multiply_block<kK>(a, b[block], c[block], static_cast<MmaMode>(grid.options.mma));
+      multiply_block<kK>(a, b[block], c[block], grid.options.mma);
     } else {
       multiply_integers<kK>(a, b[block], c[block], in.flag);
     }

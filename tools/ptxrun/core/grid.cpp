@@ -95,7 +95,7 @@ void Grid::run() {
       spare_.push_back(std::move(cta));
       return true;
     });
-    const bool lands_any = options.landing == static_cast<uint8_t>(Landing::kRandom);
+    const bool lands_any = options.landing == Landing::kRandom;
     if (!has_moved || (lands_any && random() % 4 == 0)) has_moved |= land_one();
     idle = has_moved ? 0 : idle + 1;
     if (idle > kIdleRounds || num_instructions > options.max_instructions) {

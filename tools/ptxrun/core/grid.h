@@ -32,23 +32,23 @@ struct Counter {
   uint64_t ideal_waves = 0;
 };
 
+enum class MmaMode : uint8_t { kChained, kBlockTruncated, kPermuted };
+enum class Landing : uint8_t { kLatest, kEarliest, kRandom };
 enum class Order : uint8_t { kForward, kReverse, kRandom };
 
 struct Options {
   bool checks = true;
   bool uninitialised = true;  // reads of unwritten memory; some right kernels prefetch it in vain
+  bool proxy_fences = true;   // fence.proxy.async before the async proxy reads shared memory
   bool counters = true;
   Order order = Order::kForward;
   uint32_t seed = 0;
   uint32_t resident = 1;                   // CTAs that run at the same time, at least a cluster
   uint64_t max_instructions = 1ull << 34;  // of all warps: more is a hang
-  uint8_t mma = 0;                         // MmaMode
+  MmaMode mma = MmaMode::kChained;
   bool perturb_approx = true;
-  uint8_t landing = 0;  // Landing
+  Landing landing = Landing::kLatest;
 };
-
-enum class MmaMode : uint8_t { kChained, kBlockTruncated, kPermuted };
-enum class Landing : uint8_t { kLatest, kEarliest, kRandom };
 
 struct Launch {
   std::array<uint32_t, 3> grid{1, 1, 1};

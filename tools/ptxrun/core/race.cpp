@@ -69,7 +69,8 @@ void SharedShadow::read_by_proxy(Warp& w, uint32_t offset, uint32_t bytes, uint3
     if (i == offset || writes_[i] != writes_[i - 1]) {
       const Cell& cell = writes_[i];
       check_write_before(w, cell, i, Access::kRead, cell.lane_and_flags & kLaneMask, index);
-      const bool is_generic = (cell.lane_and_flags & kWrittenFlag) != 0 && cell.warp < num_warps_;
+      const bool is_generic = w.cta->grid->options.proxy_fences &&
+                              (cell.lane_and_flags & kWrittenFlag) != 0 && cell.warp < num_warps_;
       if (is_generic && cell.clock > w.cta->fenced[cell.warp]) {
         w.cta->grid->report(w, "no fence.proxy.async", index, 0,
                             "the async proxy reads shared byte " + std::to_string(i) +

@@ -1,5 +1,6 @@
 // Python's view of the emulated device. Addresses are integers; tensors stay in Python.
 
+#include <pybind11/functional.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -99,6 +100,7 @@ PYBIND11_MODULE(_ptxrun, m) {
       .def(py::init<>())
       .def_readwrite("checks", &ptxrun::Options::checks)
       .def_readwrite("uninitialised", &ptxrun::Options::uninitialised)
+      .def_readwrite("proxy_fences", &ptxrun::Options::proxy_fences)
       .def_readwrite("counters", &ptxrun::Options::counters)
       .def_readwrite("order", &ptxrun::Options::order)
       .def_readwrite("seed", &ptxrun::Options::seed)
@@ -121,6 +123,9 @@ PYBIND11_MODULE(_ptxrun, m) {
       .def("parameters", &PyModule::parameters);
 
   m.def("options", [] { return &Device::get().options; }, py::return_value_policy::reference);
+  m.def("set_edit", [](std::function<std::string(const std::string&)> edit) {
+    Device::get().set_edit(std::move(edit));
+  });
   m.def("set_arch", [](int arch) { Device::get().arch = arch; });
   m.def("map", [](uint64_t data, uint64_t storage, uint64_t first, uint64_t bytes,
                   const std::string& name) {

@@ -100,6 +100,12 @@ uint8_t* Device::data(uint64_t address, uint64_t bytes) {
   return found->data + (address - found->base);
 }
 
+void Device::set_edit(std::function<std::string(const std::string&)> edit) {
+  edit_ = std::move(edit);
+  stats_.clear();
+  for (auto& binary : binaries_) binary->modules.clear();
+}
+
 FatBinary* Device::register_binary(const void* wrapper) {
   auto binary = std::make_unique<FatBinary>();
   const uint8_t* at = static_cast<const Wrapper*>(wrapper)->data;
@@ -139,7 +145,7 @@ Module& Device::module_of(FatBinary& binary) {
                   " (nvcc needs --no-compress and -gencode "
                   "arch=compute_..,code=compute_..)");
     }
-    module = std::make_unique<Module>(best->ptx, memory_);
+    module = std::make_unique<Module>(edit_ ? edit_(best->ptx) : best->ptx, memory_);
   }
   return *module;
 }

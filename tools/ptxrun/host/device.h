@@ -66,6 +66,9 @@ class Device {
   // Where an allocation's bytes lie; throws for an address that is none's.
   uint8_t* data(uint64_t address, uint64_t bytes);
 
+  // What is done to PTX before it is parsed: planted faults. Forgets the modules parsed so far.
+  void set_edit(std::function<std::string(const std::string&)> edit);
+
   FatBinary* register_binary(const void* wrapper);
   void register_function(const void* host, FatBinary* binary, const char* name);
   void register_variable(const void* host, FatBinary* binary, const char* name);
@@ -95,6 +98,7 @@ class Device {
   std::string check(const Kernel& kernel, const Launch& launch) const;
 
   Memory memory_;
+  std::function<std::string(const std::string&)> edit_;
   std::vector<std::unique_ptr<FatBinary>> binaries_;
   std::map<const void*, Symbol> functions_;
   std::map<const void*, Symbol> variables_;
