@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import tree_metadata
+_tree_metadata = torch.ops.dflash.tree_metadata.default
 
 
 class Share(NamedTuple):
@@ -77,9 +77,10 @@ def pack(shares: Sequence[Share], page_size: int, device: torch.device) -> Batch
     tree_sizes = [n if s.parents is not None else 0 for n, s in zip(sizes, shares, strict=True)]
     if any(tree_sizes):
         nodes = ints(tree_sizes)
-        metadata = tree_metadata(packed[4], cu, max_rows=max(tree_sizes), tree_nodes=nodes)
-        depth = metadata.depth
-        tree = {"tree_nodes": nodes, "mask_bits": metadata.mask_bits, "depth": depth}
+        depth, mask_bits, _, _ = _tree_metadata(
+            packed[4], cu, max_rows=max(tree_sizes), tree_nodes=nodes
+        )
+        tree = {"tree_nodes": nodes, "mask_bits": mask_bits, "depth": depth}
         verify_parents = packed[4][verify]
     positions = packed[1] + depth
     return Batch(

@@ -9,9 +9,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from .. import Accepted, accept_match, commit, compact_kv
+from .. import Accepted
 from .batch import Batch, pack
 from .cache import KVCache
 from .model import Model
@@ -19,6 +20,11 @@ from .ngram import Drafter
 from .scheduler import Request, Scheduler
 from .state import Settings, State
 from .stats import Stats
+
+# The ops themselves: what the public functions check first holds here by construction.
+_accept_match = torch.ops.dflash.accept_match.default
+_commit = torch.ops.dflash.commit.default
+_compact_kv = torch.ops.dflash.compact_kv.default
 
 
 @dataclass
@@ -123,16 +129,18 @@ class Engine:
     def _verify(self, requests: list[Request], batch: Batch, hidden: Tensor) -> Step:
         state = self.state
         target_ids = self.model.sample(hidden, batch, state)
-        accepted = accept_match(
-            batch.verify_ids,
-            batch.cu_verify,
-            target_ids,
-            batch.verify_parents,
-            batch.verify_rows,
-            max_path=max(batch.draft_depths),
+        accepted = Accepted(
+            *_accept_match(
+                batch.verify_ids,
+                batch.cu_verify,
+                target_ids,
+                batch.verify_parents,
+                batch.verify_rows,
+                max_path=max(batch.draft_depths),
+            )
         )
         ctx_lens = state.ctx_lens.clone()  # as they were: compaction needs them
-        num_kept = commit(
+        num_kept = _commit(
             state.tokens,
             state.lengths,
             state.ctx_lens,
@@ -146,7 +154,7 @@ class Engine:
             max_lens=state.max_lens,
         )
         if batch.tree:
-            compact_kv(
+            _compact_kv(
                 self.cache.k,
                 self.cache.v,
                 block_tables=[state.block_table],

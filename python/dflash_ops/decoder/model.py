@@ -9,16 +9,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .. import lm_head_sample, pack_weight, verify_gemm
+from .. import pack_weight, verify_gemm
 from .batch import Batch
 from .cache import KVCache
 from .state import State
 from .weights import LayerWeights, ModelConfig, Weights
 
-# Looked up once: a step calls them six times a layer.
+# The ops themselves, looked up once: a step calls six a layer, and what the public functions check
+# first holds here by construction.
 _verify_gemm = torch.ops.dflash.verify_gemm.out
 _rope_append_kv = torch.ops.dflash.rope_append_kv.out
 _tree_attention = torch.ops.dflash.tree_attention.out
+_lm_head_sample = torch.ops.dflash.lm_head_sample.default
 
 _MAX_FALLBACK_ROWS = 16  # rows whose filter needs a second pass over the head, at a time
 
@@ -120,7 +122,7 @@ class Model:
 
     def sample(self, hidden: Tensor, batch: Batch, state: State) -> Tensor:
         """``[Tv]`` the target's own token after each verify row."""
-        return lm_head_sample(
+        ids: Tensor = _lm_head_sample(
             hidden,
             self._lm_head,
             verify_rows=batch.verify_rows,
@@ -136,7 +138,8 @@ class Model:
             top_p=state.top_p,
             min_p=state.min_p,
             seeds=state.seeds,
-        ).ids
+        )[0]
+        return ids
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``[T, vocab_size]`` fp32: what `sample` never puts in memory, for tests and tools."""
