@@ -40,6 +40,22 @@ static constexpr RowLaw temperature_law(const SamplingOptions& o, int64_t i, int
   return law;
 }
 
+// Its log-sum-exp is another sum than that at temperature 1.
+static constexpr bool has_own_temperature(const RowLaw& law) {
+  return !law.is_greedy && law.inv_temperature != 1.0f;
+}
+
+// The law of row i with the noise that draws the residual after it.
+static constexpr RowLaw residual_law(const SamplingOptions& o, int64_t i, int64_t num_rows,
+                                     int64_t vocab_size) {
+  RowLaw law = row_law(o, i, num_rows, vocab_size);
+  if (law.is_padded || law.is_greedy) return law;
+  const int64_t first = o.cu_verify[request_of_row(o, i, num_rows)];
+  law.noise = cycle_noise(kResidualStream, static_cast<int64_t>(law.noise.seed), o.positions[i] + 1,
+                          o.positions[first], i - first);
+  return law;
+}
+
 struct LmHeadTopkParams {
   HeadParams head;
   int64_t k;
@@ -65,6 +81,21 @@ struct LmHeadGatherParams {
   ArrayOut<2> tempered;      // [Tv, K]   fp32
   IndexOut ranks;            // [Tv, K]
   ArrayOut<1> lse;           // [Tv]      fp32
+};
+
+struct LmHeadVerifyParams {
+  HeadParams head;
+  IndexTable ids;  // [Tv, K]   -1: none
+  SamplingOptions sampling;
+  ArrayOut<2> values;        // [Tv, K]   fp32
+  ArrayOut<1> lse;           // [Tv]      fp32
+  ArrayOut<1> tempered_lse;  // [Tv]      fp32
+  IndexOut rest_ids;         // [Tv]
+  ArrayOut<1> rest_keys;     // [Tv]      fp32
+  ArrayOut<2> top_values;    // [Tv, 64]  fp32
+  IndexOut top_ids;          // [Tv, 64]
+  bool* covered;             // [Tv]
+  int64_t covered_stride;
 };
 
 }  // namespace dflash

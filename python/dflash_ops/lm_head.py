@@ -34,6 +34,28 @@ class Gathered(NamedTuple):
     """``[Tv]`` float32 log-sum-exp at temperature 1."""
 
 
+class HeadRecord(NamedTuple):
+    """What rejection verification with a sparse q needs of each row."""
+
+    values: Tensor
+    """``[Tv, K]`` float32: logits of the given ids; -inf: none."""
+    lse: Tensor
+    """``[Tv]`` float32 log-sum-exp at temperature 1."""
+    tempered_lse: Tensor
+    """``[Tv]`` float32, at the request's temperature."""
+    rest_ids: Tensor
+    """``[Tv]`` int64: the best of the ids that were not given, with the residual's noise; -1 with
+    a filter, in greedy rows, or if there is none."""
+    rest_keys: Tensor
+    """``[Tv]`` float32: its score ``fmaf(z, 1/T, g)``."""
+    top_values: Tensor
+    """``[Tv, 64]`` float32: the best logits of a row with a filter, of a greedy one its best."""
+    top_ids: Tensor
+    """``[Tv, 64]`` int64; -1: absent."""
+    covered: Tensor
+    """``[Tv]`` bool: the filtered law is inside ``top_ids``."""
+
+
 class HeadOptions(LogitOptions, total=False):
     """What a logit of the head is: ``h @ weight.T + bias``, then as :class:`LogitOptions`."""
 
@@ -236,6 +258,66 @@ def lm_head_gather(
     return out
 
 
+def lm_head_verify(
+    h: Tensor,
+    weight: Tensor,
+    ids: Tensor,
+    bias: Tensor | None = None,
+    *,
+    positions: Tensor,
+    cu_verify: Tensor,
+    status: Tensor | None = None,
+    out: HeadRecord | None = None,
+    **options: Unpack[_LawOptions],
+) -> HeadRecord:
+    """Record what rejection verification needs of the target's laws.
+
+    A residual ``max(p - q, 0)`` is p where q is 0. So with the logits of the ids where it is not,
+    the log-sum-exp, and the best of all others under the residual's noise, nothing else of the row
+    is needed. With a filter the law is the kept part of the best 64 candidates.
+
+    Args:
+        h, weight, bias: as :func:`lm_head_topk`.
+        ids: ``[Tv, K]`` int, K <= 64, the ids where q is not 0 and the draft after each row; -1:
+            none.
+        positions: ``[Tv]`` int, sequence index of each row's own token.
+        cu_verify: ``[B + 1]`` int, verify rows of each request, the anchor first.
+        status: ``[Tv]`` int32, :class:`Status` bits are OR-ed in. BAD_DRAFT_ID: an id outside the
+            vocabulary. NO_FINITE_LOGIT, OUT_OF_RANGE as :func:`lm_head_sample`.
+        out: tensors to write into, of any strides.
+        options: see :class:`HeadOptions` and :class:`SamplingOptions`.
+
+    Returns:
+        A :class:`HeadRecord`; ``out`` if given.
+
+    Raises:
+        TypeError: a dtype is not as above.
+        ValueError: a shape, device, stride or option is not as above.
+
+    Reference: :func:`dflash_ops.reference.lm_head_verify`.
+    """
+    checks = Checks("lm_head_verify", h)
+    rows, _ = _check_head(checks, h, weight, bias, options, status)
+    checks.index("ids", ids, "[Tv, K]", rows, -1)
+    count = ids.shape[1]
+    checks.at_most("K", count, MAX_TOPK)
+    check_sampling(checks, positions, cu_verify, options, rows)
+    args = {"positions": positions, "cu_verify": cu_verify, "status": status, **options}
+    if out is None:
+        return HeadRecord(*_OPS.lm_head_verify(h, weight, ids, bias, **args))
+    fp32 = (torch.float32,)
+    checks.tensor("values", out.values, fp32, "[Tv, K]", rows, count)
+    checks.tensor("lse", out.lse, fp32, "[Tv]", rows)
+    checks.tensor("tempered_lse", out.tempered_lse, fp32, "[Tv]", rows)
+    checks.index("rest_ids", out.rest_ids, "[Tv]", rows)
+    checks.tensor("rest_keys", out.rest_keys, fp32, "[Tv]", rows)
+    checks.tensor("top_values", out.top_values, fp32, "[Tv, 64]", rows, MAX_TOPK)
+    checks.index("top_ids", out.top_ids, "[Tv, 64]", rows, MAX_TOPK)
+    checks.tensor("covered", out.covered, (torch.bool,), "[Tv]", rows)
+    _OPS.lm_head_verify.out(h, weight, ids, bias, **args, **out._asdict())
+    return out
+
+
 def _num_rows(h, verify_rows):
     return h.shape[0] if verify_rows is None else verify_rows.shape[0]
 
@@ -262,6 +344,24 @@ def _(h, weight, ids, bias=None, *, verify_rows=None, **options):
     )
 
 
+@torch.library.register_fake("dflash::lm_head_verify")
+def _(h, weight, ids, bias=None, *, verify_rows=None, **options):
+    rows = _num_rows(h, verify_rows)
+    floats = h.new_empty(rows, dtype=torch.float32)
+    ints = h.new_empty(rows, dtype=torch.int64)
+    return (
+        h.new_empty((rows, ids.shape[1]), dtype=torch.float32),
+        floats,
+        torch.empty_like(floats),
+        ints,
+        torch.empty_like(floats),
+        h.new_empty((rows, MAX_TOPK), dtype=torch.float32),
+        h.new_empty((rows, MAX_TOPK), dtype=torch.int64),
+        h.new_empty(rows, dtype=torch.bool),
+    )
+
+
+@torch.library.register_fake("dflash::lm_head_verify.out")
 @torch.library.register_fake("dflash::lm_head_topk.out")
 @torch.library.register_fake("dflash::lm_head_sample.out")
 @torch.library.register_fake("dflash::lm_head_gather.out")

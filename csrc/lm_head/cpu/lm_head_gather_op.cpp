@@ -15,10 +15,6 @@ struct Ranked {
   std::vector<int64_t> ranks;
 };
 
-bool has_own_temperature(const RowLaw& law) {
-  return !law.is_greedy && law.inv_temperature != 1.0f;
-}
-
 struct GatherWorker {
   const Head& head;
   const std::vector<RowLaw>& laws;

@@ -3,50 +3,21 @@
 // keeps more.
 #include <torch/csrc/stable/library.h>
 
+#include "lm_head/cpu/scans.h"
 #include "lm_head/cpu_pass.h"
 #include "lm_head/lm_head_sample.h"
 
 namespace dflash {
 namespace {
 
-// Best candidates of filtered rows, each with a buffer of its own.
-class Scans {
- public:
-  explicit Scans(const std::vector<RowLaw>& laws, const Head& head) : rows_(head.num_slots()) {
-    int64_t filtered = 0;
-    for (int64_t slot = 0; slot < head.num_slots(); ++slot) {
-      filtered += laws[head.row(slot)].is_filtered();
-    }
-    buffers_.resize(static_cast<size_t>(filtered * kTopCapacity));
-    for (int64_t slot = 0, i = 0; slot < head.num_slots(); ++slot) {
-      if (!laws[head.row(slot)].is_filtered()) continue;
-      rows_[slot].top = TopKeys(buffers_.data() + i++ * kTopCapacity, kTopCount, kTopCapacity);
-    }
-  }
-  RowScan& operator[](int64_t slot) { return rows_[slot]; }
-
-  void merge(Scans& other) {
-    for (size_t slot = 0; slot < rows_.size(); ++slot) {
-      rows_[slot].best.offer(other.rows_[slot].best);
-      const int64_t count = other.rows_[slot].top.sort();
-      for (int64_t i = 0; i < count; ++i) rows_[slot].top.offer(other.rows_[slot].top.keys()[i]);
-    }
-  }
-
- private:
-  std::vector<RowScan> rows_;
-  std::vector<uint64_t> buffers_;
-};
-
 struct SampleWorker {
-  const Head& head;
-  const std::vector<RowLaw>& laws;
+  const std::vector<RowLaw>& laws;  // of each slot
   SpanSums &raw, &tempered;
   Scans& all;
   Scans own;
 
   void take(int64_t slot, int64_t first_id, const float* values) {
-    const RowLaw& law = laws[head.row(slot)];
+    const RowLaw& law = laws[slot];
     raw.set(slot, first_id, 1.0f, values);
     if (needs_tempered(law)) tempered.set(slot, first_id, law.inv_temperature, values);
     scan_span(law, values, first_id, own[slot]);
@@ -124,9 +95,10 @@ void run_cpu(const LmHeadSampleParams& p, int32_t) {
   const bool any_tempered = std::ranges::any_of(run.laws, needs_tempered);
   SpanSums raw(head.ids(), head.num_slots());
   SpanSums tempered(head.ids(), any_tempered ? head.num_slots() : 0);
-  Scans scans(run.laws, head);
-  head.for_each_span(
-      [&] { return SampleWorker{head, run.laws, raw, tempered, scans, Scans(run.laws, head)}; });
+  std::vector<RowLaw> laws;
+  for (int64_t slot = 0; slot < head.num_slots(); ++slot) laws.push_back(run.laws[head.row(slot)]);
+  Scans scans(laws);
+  head.for_each_span([&] { return SampleWorker{laws, raw, tempered, scans, Scans(laws)}; });
 
   std::vector<float> lse(num_rows), tempered_lse(num_rows);
   std::vector<int64_t> unknown;

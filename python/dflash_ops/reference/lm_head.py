@@ -5,9 +5,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dflash_ops.lm_head import Gathered, TopK
+from dflash_ops.lm_head import Gathered, HeadRecord, TopK
+from dflash_ops.reference import noise
 from dflash_ops.reference.gemm import unpack
-from dflash_ops.reference.sample import request_states, sample_logits, shape_logits
+from dflash_ops.reference.sample import (
+    request_states,
+    row_law,
+    sample_logits,
+    shape_logits,
+    state_law,
+)
 from dflash_ops.sample import Sampled
 
 INF = float("inf")
@@ -96,3 +103,56 @@ def lm_head_gather(
         ranks,
         lse,
     )
+
+
+def lm_head_verify(
+    h: Tensor,
+    weight: Tensor,
+    ids: Tensor,
+    bias: Tensor | None = None,
+    *,
+    positions: Tensor,
+    cu_verify: Tensor,
+    **options: Any,
+) -> HeadRecord:
+    """Well-formed rows only."""
+    z = shape_logits(logits64(h, weight, bias, options), **options)
+    rows, vocab = z.shape
+    float64 = torch.float64
+    there = (ids >= 0) & (ids < vocab)
+    out = HeadRecord(
+        z.gather(1, ids.clamp(0, vocab - 1).long()).where(there, -INF),
+        z.logsumexp(dim=1),
+        z.logsumexp(dim=1),
+        torch.full((rows,), -1),
+        torch.full((rows,), -INF, dtype=float64),
+        torch.full((rows, 64), -INF, dtype=float64),
+        torch.full((rows, 64), -1),
+        torch.zeros(rows, dtype=torch.bool),
+    )
+    for i, state in enumerate(request_states(cu_verify, options.get("req_rows"), rows)):
+        law = state_law(options, state)
+        greedy = law["temperature"] == 0
+        row = row_law(z[i], **law | {"temperature": law["temperature"] or 1.0})
+        out.tempered_lse[i] = (z[i] / (law["temperature"] or 1.0)).logsumexp(dim=0)
+        top_k = law.get("top_k", 0)
+        filtered = 0 < top_k < vocab or law.get("top_p", 1.0) < 1 or law.get("min_p", 0.0) > 0
+        if greedy or filtered:
+            top = row.order[: 1 if greedy else 64]
+            out.top_ids[i, : len(top)], out.top_values[i, : len(top)] = top, z[i, top]
+            out.covered[i] = greedy or row.num_kept <= 64
+            continue
+        request = next(b for b in range(len(cu_verify) - 1) if i < int(cu_verify[b + 1]))
+        first = int(cu_verify[request])
+        g = noise.gumbel(
+            int(options["seeds"][state]),
+            torch.arange(vocab),
+            int(positions[i]) + 1,
+            noise.purpose(noise.RESIDUAL, 0, i - first),
+            int(positions[first]),
+        )
+        score = z[i] / law["temperature"] + g
+        score[ids[i][there[i]].long()] = -INF
+        if (score > -INF).any():
+            out.rest_ids[i], out.rest_keys[i] = score.argmax(), score.max()
+    return out
