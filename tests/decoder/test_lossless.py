@@ -133,6 +133,18 @@ def test_prefix_hits(dtype, page_size):
     assert engine.stats.prefix_hits == sum(hit - hit % page_size for hit in known)
 
 
+@pytest.mark.parametrize("page_size", PAGE_SIZES)
+def test_the_last_token_of_a_finished_text_has_no_kv(page_size):
+    """A page that it fills is not shared: whoever goes on from that text computes it."""
+    m, text = model(torch.bfloat16), prompt(40)
+    first = Ask(text, settings({}, 8))  # 48 tokens: full pages of every size
+    second = Ask([*plain(m, text, {}, 8).tokens, 7], settings({}, 8), joins_at=20)
+    want = plain(m, second.prompt, {}, 8)
+    (_, got), _ = run(m, [first, second], page_size=page_size)
+    known = 47 - 47 % page_size
+    assert_same(got, want, computed=set(range(known, len(want.tokens) - 1)))
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_padded_requests_change_nothing(dtype):
     """A chunk, a plain row and a tree; then the same with padded requests between them."""
