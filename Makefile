@@ -2,9 +2,10 @@
 
 PYTHON := .venv/bin/python
 
-.venv/ready: requirements-dev.txt
+.venv/ready: requirements-dev.txt requirements-headers.txt
 	python3 -m venv .venv
 	$(PYTHON) -m pip install -q -r requirements-dev.txt
+	$(PYTHON) -m pip install -q --no-deps -r requirements-headers.txt
 	touch $@
 
 build: .venv/ready

@@ -20,6 +20,17 @@ DEVICES = ["cpu"] + [*PTX_ARCHS] * HAS_PTX + ["cuda"] * HAS_CUDA
 PTX_EXAMPLES = 15
 
 
+def pytest_addoption(parser):
+    parser.addoption("--ptx-counters", action="store_true", help="traffic of the emulated kernels")
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    if config.getoption("--ptx-counters"):
+        import ptxrun
+
+        terminalreporter.write_line(ptxrun.table(ptxrun.counters()))
+
+
 def pytest_report_header():
     missing = [" (ptxrun is not built)"] * (not HAS_PTX) + [" (no GPU found)"] * (not HAS_CUDA)
     return f"devices: {', '.join(DEVICES)}{''.join(missing)}"

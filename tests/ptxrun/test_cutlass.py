@@ -150,3 +150,23 @@ def survivors(call, kernel, pattern):
 )
 def test_sm80_needs_each(sm80, pattern, unnoticed):
     assert survivors(lambda: run_sm80(sm80, BF16, *SHAPES[1]), "bf16.bf16", pattern) == unnoticed
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"wgmma\.fence",
+        r"wgmma\.mma_async",
+        r"wgmma\.commit_group",
+        r"wgmma\.wait_group",
+        r"mbarrier\.arrive\.expect_tx",
+        r"cp\.async\.bulk\.tensor",
+    ],
+)
+def test_sm90_needs_each(sm90, pattern):
+    """Over more k than there are stages, so that each is used again."""
+
+    def call():
+        run_sm90(sm90, PINGPONG, 64, 128, 1024)
+
+    assert survivors(call, "KernelTmaWarpSpecializedPingpong", pattern) == []

@@ -147,6 +147,14 @@ def test_bit_operations():
     )
     check("bfe.u32 d, a0, 5, 9;", lambda x, y, z: x >> 5 & 511, 1)
     check("bfe.s32 d, a0, 5, 9;", lambda x, y, z: signed(x >> 5, 9), 1)
+    ones = lambda n: (1 << n) - 1  # noqa: E731
+    check(
+        "bmsk.clamp.b32 d, a0, a1;",
+        lambda x, y, z: ones(32) if (x, y) == (0, 32) else 0 if x > 31 else ones(min(y, 32)) << x,
+        2,
+    )
+    check("bmsk.wrap.b32 d, a0, a1;", lambda x, y, z: ones(y & 31) << (x & 31), 2)
+    check("sad.u32 d, a0, a1, a2;", lambda x, y, z: z + abs(x - y), 3)
     check("bfi.b32 d, a0, a1, 7, 11;", lambda x, y, z: y & ~(2047 << 7) | (x & 2047) << 7, 2)
     byte = lambda x, i: signed(x >> (8 * i), 8)  # noqa: E731
     check(
@@ -154,6 +162,20 @@ def test_bit_operations():
         lambda x, y, z: z + sum(byte(x, i) * byte(y, i) for i in range(4)),
         3,
     )
+
+
+@pytest.mark.parametrize("kind", ["u32", "u64"])
+def test_sums_with_a_carry(kind):
+    bits = width(kind)
+    a, b, c, e = every(bits, 4)
+    values = [tensor(x, bits) for x in (a, b, c, e)]
+    body = f"{{ .reg .{kind} low; %s.cc.{kind} low, a0, a1; %sc.{kind} d, a2, a3; }}"
+    got = run(body % ("add", "add"), kind, [kind] * 4, values).tolist()
+    assert got == [
+        signed(z + u + (x + y >> bits), bits) for x, y, z, u in zip(a, b, c, e, strict=True)
+    ]
+    got = run(body % ("sub", "sub"), kind, [kind] * 4, values).tolist()
+    assert got == [signed(z - u - (x < y), bits) for x, y, z, u in zip(a, b, c, e, strict=True)]
 
 
 FLOATS = [0.0, -0.0, 1.0, -1.5, 3.1e-39, -1e-45, 65504.0, 65520.0, 3.4e38, -1e30, 448.0, 0.1, 2.0**-14, math.inf, -math.inf, math.nan]  # fmt: skip

@@ -7,6 +7,7 @@ through its CUDA launcher.
 from ._ptxrun import Error, Landing, MmaMode, Order, options
 from .device import KernelError, emulated
 from .module import Module, Program, counters, edited, totals, using
+from .report import table
 
 __all__ = [
     "Error",
@@ -20,6 +21,7 @@ __all__ = [
     "edited",
     "emulated",
     "options",
+    "table",
     "totals",
     "using",
 ]

@@ -1,6 +1,7 @@
 #include "core/access.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/async.h"
 
@@ -115,10 +116,56 @@ uint8_t* reach(Warp& w, const Instruction& in, Space space, uint64_t address, ui
   }
 }
 
+uint8_t* reach_all(Warp& w, const Instruction& in, Space space, const uint64_t* addresses,
+                   uint64_t bytes, uint32_t mask, Touch touch) {
+  const uint64_t any = addresses[std::countr_zero(mask)];
+  uint64_t least = any, most = any, bits = 0;
+  for (int i = 0; i < kLanes; ++i) {
+    const uint64_t address = (mask >> i & 1) != 0 ? addresses[i] : any;
+    least = std::min(least, address);
+    most = std::max(most, address);
+    bits |= address;
+  }
+  if (bits % bytes != 0) return nullptr;
+  if (space == Space::kGeneric) {
+    space = space_at(least);
+    if (space != space_at(most)) return nullptr;
+  }
+  const uint64_t span = most - least + bytes;
+  if (space == Space::kGlobal) {
+    Allocation*& hit = w.cta->grid->last_hit[in.index];
+    if (hit == nullptr || !hit->holds(least, span)) hit = w.cta->grid->memory.find(least, span);
+    if (hit == nullptr) return nullptr;
+    if (!hit->is_written.empty()) {
+      if (touch != Touch::kWrite) return nullptr;
+      for_lanes(mask, [&](int lane) {
+        std::memset(hit->is_written.data() + (addresses[lane] - hit->base), 1, bytes);
+      });
+    }
+    return hit->data - hit->base;
+  }
+  if (space != Space::kShared || w.cta->shadow.is_on()) return nullptr;
+  const uint64_t window = least >= kSharedWindow ? kSharedWindow : 0;
+  if (most - window + bytes > w.cta->shared.size()) return nullptr;
+  return w.cta->shared.data() - window;
+}
+
 namespace {
+
+// Lanes that stand side by side, in order, at full sectors: most accesses of a good kernel.
+bool count_contiguous(Counter& c, const uint64_t* addresses, uint64_t bytes, uint32_t mask) {
+  if (mask != kAllLanes || addresses[0] % 32 != 0) return false;
+  bool is_dense = true;
+  for (int i = 1; i < kLanes; ++i) is_dense &= addresses[i] - addresses[i - 1] == bytes;
+  if (!is_dense) return false;
+  c.sectors += bytes;
+  c.ideal_sectors += bytes;
+  return true;
+}
 
 // Distinct 32-byte sectors touched, and the fewest that could hold as many distinct bytes.
 void count_sectors(Counter& c, const uint64_t* addresses, uint64_t bytes, uint32_t mask) {
+  if (count_contiguous(c, addresses, bytes, mask)) return;
   uint64_t starts[kLanes];
   int n = 0;
   for_lanes(mask, [&](int lane) { starts[n++] = addresses[lane]; });

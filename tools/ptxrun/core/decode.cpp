@@ -10,8 +10,8 @@ const InstructionTable& table() {
   static const InstructionTable instance = [] {
     InstructionTable t;
     for (const auto add :
-         {add_integer, add_compare, add_float, add_packed, add_convert, add_control, add_memory,
-          add_exchange, add_matrix, add_copy, add_mbarrier, add_wgmma}) {
+         {add_integer, add_extended, add_compare, add_float, add_packed, add_convert, add_control,
+          add_memory, add_exchange, add_matrix, add_copy, add_mbarrier, add_wgmma}) {
       add(t);
     }
     return t;
@@ -197,6 +197,10 @@ void Decoder::run() {
 // them.
 const DecodeFn* Decoder::entry() const {
   const Type type = type_named(parts_.back());
+  if (parts_.size() > 1 && parts_[1] == "cc") {
+    const auto found = table().find(parts_[0] + ".cc");
+    if (found != table().end()) return &found->second;
+  }
   if (type.is_float()) {
     const bool is_wide = type.kind == Kind::kFloat && type.bytes >= 4;
     const auto found = table().find(parts_[0] + (is_wide ? ".float" : ".half"));

@@ -16,6 +16,7 @@ using InstructionTable = std::unordered_map<std::string, DecodeFn>;
 
 // One for each class of instructions, in the file that runs them.
 void add_integer(InstructionTable& table);
+void add_extended(InstructionTable& table);
 void add_compare(InstructionTable& table);
 void add_float(InstructionTable& table);
 void add_packed(InstructionTable& table);

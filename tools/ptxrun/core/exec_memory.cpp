@@ -1,5 +1,6 @@
 // ld, st, and atomics.
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <type_traits>
@@ -34,13 +35,50 @@ void write_lane(Warp& w, Ref r, int lane, T value) {
   }
 }
 
+template <class T>
+void write_lanes(Warp& w, Ref r, uint32_t mask, const T* values) {
+  using Wide = std::conditional_t<std::is_signed_v<T>, int64_t, uint64_t>;
+  if (r.offset == 0) return;
+  set_any(w, r, mask, [&](int i) { return static_cast<Wide>(values[i]); });
+}
+
+// Parameters: mostly the same address for all lanes.
+template <class T>
+void load_parameter(Warp& w, const Instruction& in, const uint64_t* addresses, uint32_t mask) {
+  const uint64_t bytes = sizeof(T) * in.vector;
+  T values[8][kLanes];
+  uint64_t last = ~uint64_t{0};
+  T found[8] = {};
+  for_lanes(mask, [&](int lane) {
+    if (addresses[lane] != last) {
+      last = addresses[lane];
+      const uint8_t* p = reach(w, in, Space::kParam, last, bytes, lane, Touch::kRead);
+      std::fill_n(found, in.vector, static_cast<T>(-1));
+      if (p != nullptr) std::memcpy(found, p, bytes);
+    }
+    for (uint32_t v = 0; v < in.vector; ++v) values[v][lane] = found[v];
+  });
+  for (uint32_t v = 0; v < in.vector; ++v) write_lanes(w, in.refs[1 + v], mask, values[v]);
+}
+
 // refs: address, values.
 template <class T>
 void load(Warp& w, const Instruction& in, uint32_t mask) {
   uint64_t addresses[kLanes];
   addresses_of(w, in, in.refs[0], addresses);
   const uint64_t bytes = sizeof(T) * in.vector;
-  if (in.space != Space::kParam) count_access(w, in, in.space, addresses, bytes, mask);
+  if (in.space == Space::kParam) return load_parameter<T>(w, in, addresses, mask);
+  count_access(w, in, in.space, addresses, bytes, mask);
+  if (const uint8_t* all = reach_all(w, in, in.space, addresses, bytes, mask, Touch::kRead)) {
+    for (uint32_t v = 0; v < in.vector; ++v) {
+      T values[kLanes];
+      for_lanes(mask, [&](int lane) {
+        std::memcpy(&values[lane], all + addresses[lane] + v * sizeof(T), sizeof(T));
+      });
+      write_lanes(w, in.refs[1 + v], mask, values);
+    }
+    return;
+  }
   for_lanes(mask, [&](int lane) {
     const uint8_t* p = reach(w, in, in.space, addresses[lane], bytes, lane, Touch::kRead);
     for (uint32_t v = 0; v < in.vector; ++v) {
@@ -57,8 +95,11 @@ void store(Warp& w, const Instruction& in, uint32_t mask) {
   addresses_of(w, in, in.refs[0], addresses);
   const uint64_t bytes = sizeof(T) * in.vector;
   count_access(w, in, in.space, addresses, bytes, mask);
+  uint8_t* all = reach_all(w, in, in.space, addresses, bytes, mask, Touch::kWrite);
   for_lanes(mask, [&](int lane) {
-    uint8_t* p = reach(w, in, in.space, addresses[lane], bytes, lane, Touch::kWrite);
+    uint8_t* p = all != nullptr
+                     ? all + addresses[lane]
+                     : reach(w, in, in.space, addresses[lane], bytes, lane, Touch::kWrite);
     for (uint32_t v = 0; p != nullptr && v < in.vector; ++v) {
       const auto value = static_cast<T>(w.value(in.refs[1 + v], lane));
       std::memcpy(p + v * sizeof(T), &value, sizeof(T));

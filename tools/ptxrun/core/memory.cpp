@@ -1,5 +1,6 @@
 #include "core/memory.h"
 
+#include <algorithm>
 #include <sstream>
 
 namespace ptxrun {
@@ -24,6 +25,9 @@ std::string Memory::describe(uint64_t address) const {
   const auto name = [&](const Allocation& a) {
     text << (a.name.empty() ? "an allocation" : a.name) << " (" << a.bytes << " bytes)";
   };
+  constexpr uint64_t kFar = 1 << 20;
+  uint64_t past = kFar, ahead = kFar;
+  if (after != allocations_.end()) ahead = after->first - address;
   if (after != allocations_.begin()) {
     const Allocation& before = std::prev(after)->second;
     if (before.holds(address, 1)) {
@@ -31,18 +35,17 @@ std::string Memory::describe(uint64_t address) const {
       name(before);
       return text.str();
     }
-    if (address - before.base - before.bytes < (1 << 20)) {
-      text << address - before.base - before.bytes << " bytes past the end of ";
-      name(before);
-      return text.str();
-    }
+    past = address - before.base - before.bytes;
   }
-  if (after != allocations_.end() && after->first - address < (1 << 20)) {
-    text << after->first - address << " bytes before ";
+  if (std::min(past, ahead) >= kFar) {
+    text << "no allocation near 0x" << std::hex << address << "; host memory?";
+  } else if (past <= ahead) {
+    text << past << " bytes past the end of ";
+    name(std::prev(after)->second);
+  } else {
+    text << ahead << " bytes before ";
     name(after->second);
-    return text.str();
   }
-  text << "no allocation near 0x" << std::hex << address;
   return text.str();
 }
 

@@ -61,7 +61,7 @@ struct Warp {
   bool has_waited = false;   // this turn ended in a failed wait
   uint32_t rotation = 0;
 
-  uint32_t barrier = 0;
+  uint32_t carry = 0;                                // of add.cc and sub.cc, one bit each
   const Instruction* barrier_instruction = nullptr;  // bar.red: where the result goes
   uint32_t barrier_mask = 0;
 

@@ -176,7 +176,7 @@ std::string Device::launch(const void* host, const Launch& launch, void* const* 
       throw Error(k.name + ": dynamic shared memory beyond the kernel's attribute");
     }
     return this->launch(module_of(*functions_[host].binary), k, launch, parameters.data());
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     reports_.push_back({"launch", error.what(), 1});
     return error.what();
   }
