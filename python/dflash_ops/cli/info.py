@@ -10,7 +10,11 @@ def info(as_json: bool) -> str:
     facts = _facts()
     if as_json:
         return json.dumps(facts)
-    lines = [f"{name:<16} {value}" for name, value in facts.items() if name != "ops"]
+    shown = facts | {
+        "backends": ", ".join(facts["backends"]),
+        "cuda_archs": _C.cuda_archs or "none",
+    }
+    lines = [f"{name:<16} {value}" for name, value in shown.items() if name != "ops"]
     width = max(map(len, facts["ops"]))
     lines += ["", f"{'op':<{width}}  backends"]
     lines += [f"{op:<{width}}  {', '.join(on)}" for op, on in facts["ops"].items()]
