@@ -41,12 +41,13 @@ static constexpr float accept_prob(float p, float q) {
 }
 
 // Rule block (Sun et al. 2024, algorithm 2): the scale after a draft, from that before it; and the
-// probability that a prefix of that scale is kept, when `mass` is the sum of w at its last row.
+// probability that a prefix of that scale is kept, when `mass` is the sum of w at its last row; 0
+// where nothing is left of p, as then a longer prefix is kept.
 static constexpr float next_scale(float scale, float p, float q) {
   return scale * p >= q ? (p > 0.0f ? 1.0f : 0.0f) : scale * p / q;
 }
 static constexpr float prefix_accept_prob(float scale, float mass) {
-  return scale >= 1.0f ? 1.0f : mass > 0.0f ? mass / (mass + (1.0f - scale)) : 0.0f;
+  return mass > 0.0f ? mass / (mass + (1.0f - scale)) : 0.0f;
 }
 
 }  // namespace dflash

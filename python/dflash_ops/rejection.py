@@ -65,8 +65,9 @@ def verify_chain(
     rejection the last token follows ``max(p - q, 0)``, after the last draft p.
     Rule ``"block"``: with ``s = min(s * p(d) / q(d), 1)`` after each draft, from 1, the prefix of i
     drafts is kept with probability ``m / (m + 1 - s)``, m the sum of ``max(s * p - q, 0)`` at its
-    last row (s itself for the whole chain); the longest kept prefix stays, and the last token
-    follows ``max(s * p - q, 0)`` there. It never accepts fewer drafts in expectation.
+    last row (0 where that is 0; s itself for the whole chain); the longest kept prefix stays, and
+    the last token follows ``max(s * p - q, 0)`` there. It never accepts
+    fewer drafts in expectation.
 
     Args:
         tokens: ``[Tv]`` int, token of each verify row: a request's anchor, then its drafts. A draft

@@ -122,7 +122,7 @@ def verify_chain(
                 h = scale
                 if i < len(drafts):
                     mass = float((scale * p[i] - qs[i]).clamp(min=0).sum())
-                    h = 1.0 if scale == 1 else mass / max(mass + 1 - scale, 1e-300)
+                    h = mass / max(mass + 1 - scale, 1e-300)
                 out.accept_probs[first + i] = h
                 accepted = i if u < h else accepted
             scales.append(scale)
