@@ -143,6 +143,13 @@ def test_the_module_runs(path):
     assert facts["ops"]["accept_match"][0] == "cpu"
 
 
+def test_a_reader_that_leaves():
+    command = [sys.executable, "-m", "dflash_ops", "info"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.wait() == 1 and process.stderr.read() == b""
+
+
 def test_info_table(capsys):
     assert main(["info"]) == 0
     out = capsys.readouterr().out

@@ -49,7 +49,7 @@ def generate(options: argparse.Namespace) -> None:
     result = run(drafter, None if options.json else _Printer(tokenizer, len(prompts)))
     plain = run(lambda: None, None) if options.compare else None
     report = _report(result, plain, tokenizer)
-    print(json.dumps(report) if options.json else "\n" + _table(report))
+    print(json.dumps(report) if options.json else "\n" + _table(report), flush=True)
 
 
 def _prepare(

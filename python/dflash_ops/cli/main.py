@@ -1,6 +1,7 @@
 """``python -m dflash_ops``: bad input ends in one line on stderr and exit code 2."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
@@ -18,13 +19,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command == "info":
             from .info import info
 
-            print(info(as_json=options.json))
+            print(info(as_json=options.json), flush=True)
             return 0
         return _generate(options)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("dflash_ops"):
             raise
         return _fail(f"{error.name} is missing: pip install dflash_ops[decoder]")
+    except BrokenPipeError:  # who reads has seen enough; the flush at exit must not fail again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except KeyboardInterrupt:
         return 130
 
