@@ -74,10 +74,10 @@ static constexpr float kGumbelMax = 45.06f;  // of any word
 // The noise of an id whose word is known.
 static constexpr float gumbel_at(const NoiseKey& key, int64_t id, uint32_t word) {
   if (word >= kExtendBelow) return gumbel(word, 0);
-  return gumbel(word, noise_words(key, static_cast<uint32_t>(id >> 2), true).word[id & 3]);
+  return gumbel(word, noise_words(key, static_cast<uint32_t>(id >> 2), true).pick(id));
 }
 static constexpr float gumbel_at(const NoiseKey& key, int64_t id) {
-  return gumbel_at(key, id, noise_words(key, static_cast<uint32_t>(id >> 2), false).word[id & 3]);
+  return gumbel_at(key, id, noise_words(key, static_cast<uint32_t>(id >> 2), false).pick(id));
 }
 
 // (word + 1/2) 2^-32, refined likewise, rounded towards zero: 0 < u < 1.

@@ -8,6 +8,13 @@ namespace dflash {
 
 struct Words {
   uint32_t word[4];
+
+  // word[i & 3], chosen without an address: on a GPU an index that is not known to the compiler
+  // would send the words through memory.
+  constexpr uint32_t pick(int64_t i) const {
+    const uint32_t low = i & 1 ? word[1] : word[0], high = i & 1 ? word[3] : word[2];
+    return i & 2 ? high : low;
+  }
 };
 
 static constexpr Words philox(uint64_t key, Words counter) {

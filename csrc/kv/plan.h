@@ -37,4 +37,14 @@ constexpr int64_t compact_column_ctas(int64_t row_bytes) {
   return std::max<int64_t>(1, (row_bytes + 16 * kCompactBlock - 1) / (16 * kCompactBlock));
 }
 
+// CUDA, commit_state: threads of a CTA and bytes that it copies of a row; layers of one launch.
+inline constexpr int kStateBlock = 256;
+inline constexpr int64_t kStateBytesPerCta = 16 * 4 * kStateBlock;
+inline constexpr int kStateMaxLayers = 256;
+
+// CUDA, release_pages: a request's entries to release, and their number.
+constexpr int64_t release_pages_bytes(int64_t num_requests, int64_t max_pages) {
+  return 8 * num_requests * (max_pages + 1);
+}
+
 }  // namespace dflash

@@ -1,5 +1,5 @@
 // release_pages, torch side: checks, the same for every backend. A backend is a function
-// void run(const ReleasePagesParams&, int32_t device_idx).
+// void run(const ReleasePagesParams&, const Tensor& block_table).
 #pragma once
 
 #include "common/check.h"
@@ -37,7 +37,7 @@ void release_pages(const Tensor& block_table, const Tensor& free_pages, const Te
   p.num_pages = num_pages;
   p.page_size = page_size;
   p.null_page = null_page;
-  kRun(p, block_table.get_device_index());
+  kRun(p, block_table);
 }
 
 }  // namespace dflash

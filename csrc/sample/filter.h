@@ -55,8 +55,8 @@ class PrefixRule {
   constexpr PrefixRule(const Filter& filter, float max, float total)
       : filter_(filter), max_(max), limit_(filter.top_p * total) {}
 
-  constexpr bool keep(float t) {
-    const float term = exp_f32(t - max_);
+  constexpr bool keep(float t) { return keep_term(exp_f32(t - max_)); }
+  constexpr bool keep_term(float term) {
     if (count_ > 0 && (is_full() || term < filter_.min_p)) return false;
     sum_.add(term);
     ++count_;
@@ -78,27 +78,33 @@ class PrefixRule {
   int64_t count_ = 0;
 };
 
-// How many of the best `count` candidates are kept, or -1 if they do not tell. `is_complete`: there
-// are no others. tempered_lse: read only if the filter needs it.
+// How many of the best `count` candidates are kept, or -1 if they do not tell. term_of(i): the i-th
+// term; total: exp(lse - max), read only if the filter needs it; is_complete: there are no others.
+template <class F>
+static constexpr int64_t kept_of_terms(const Filter& filter, F term_of, int64_t count,
+                                       bool is_complete, float total) {
+  if (filter.needs_top_k_total()) {
+    if (count < filter.top_k && !is_complete) return -1;
+    OrderedSum sum;
+    for (int64_t i = 0; i < count && i < filter.top_k; ++i) sum.add(term_of(i));
+    total = sum.value();
+  }
+  PrefixRule rule(filter, 0.0f, total);
+  for (int64_t i = 0; i < count; ++i) {
+    if (!rule.keep_term(term_of(i))) return i;
+  }
+  return is_complete || rule.is_full() ? count : -1;
+}
+
+// The same of keys. tempered_lse: read only if the filter needs it.
 static constexpr int64_t kept_of(const Filter& filter, const uint64_t* keys, int64_t count,
                                  bool is_complete, float inv_temperature, float tempered_lse) {
   const float max = key_value(keys[0]) * inv_temperature;
-  float total = 0.0f;
-  if (filter.needs_lse()) {
-    total = exp_f32(tempered_lse - max);
-  } else if (filter.needs_top_k_total()) {
-    if (count < filter.top_k && !is_complete) return -1;
-    OrderedSum sum;
-    for (int64_t i = 0; i < count && i < filter.top_k; ++i) {
-      sum.add(exp_f32(key_value(keys[i]) * inv_temperature - max));
-    }
-    total = sum.value();
-  }
-  PrefixRule rule(filter, max, total);
-  for (int64_t i = 0; i < count; ++i) {
-    if (!rule.keep(key_value(keys[i]) * inv_temperature)) return i;
-  }
-  return is_complete || rule.is_full() ? count : -1;
+  const auto term_of = [&](int64_t i) {
+    return exp_f32(key_value(keys[i]) * inv_temperature - max);
+  };
+  const float total = filter.needs_lse() ? exp_f32(tempered_lse - max) : 0.0f;
+  return kept_of_terms(filter, term_of, count, is_complete, total);
 }
 
 }  // namespace dflash

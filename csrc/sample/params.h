@@ -72,23 +72,8 @@ static constexpr RowSource row_source(const LogitOptions& o, int64_t i) {
   return source;
 }
 
-// The request whose rows hold row i; -1: none does. Its own range is what counts, not its
-// neighbours': the search finds it at once unless some other range is broken.
 static constexpr int64_t request_of_row(const SamplingOptions& o, int64_t i, int64_t num_rows) {
-  const auto holds = [&](int64_t b) {
-    const RowRange rows = row_range(o.cu_verify, b, num_rows);
-    return rows.first <= i && i < rows.first + rows.count;
-  };
-  int64_t low = 0, high = o.num_requests;
-  while (high - low > 1) {
-    const int64_t middle = low + (high - low) / 2;
-    (o.cu_verify[middle] <= i ? low : high) = middle;
-  }
-  if (low < high && holds(low)) return low;
-  for (int64_t b = 0; b < o.num_requests; ++b) {
-    if (holds(b)) return b;
-  }
-  return -1;
+  return request_of_row(o.cu_verify, o.num_requests, i, num_rows);
 }
 
 // How a row's token is chosen.

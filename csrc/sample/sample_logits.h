@@ -1,5 +1,5 @@
 // sample_logits, torch side: checks and outputs, the same for every backend. A backend is a
-// function void run(const SampleLogitsParams&, int32_t device_idx).
+// function void run(const SampleLogitsParams&, const Tensor& logits).
 #pragma once
 
 #include "sample/options.h"
@@ -32,7 +32,7 @@ void sample_logits_out(const Tensor& logits, const Tensor& positions, const Tens
   p.status = checks.status(status, "[Tv]", rows);
   p.ids = checks.index_out("ids", ids, "[Tv]", {rows});
   p.logprobs = checks.array_out<1>("logprobs", logprobs, {ScalarType::Float}, "[Tv]", {rows});
-  kRun(p, logits.get_device_index());
+  kRun(p, logits);
 }
 
 template <auto kRun>

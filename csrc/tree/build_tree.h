@@ -1,5 +1,5 @@
 // build_tree, torch side: checks and outputs, the same for every backend. A backend is a function
-// void run(const BuildTreeParams&, int32_t device_idx).
+// void run(const BuildTreeParams&, const Tensor& anchors).
 #pragma once
 
 #include <algorithm>
@@ -52,7 +52,7 @@ void build_tree_out(const Tensor& anchors, const Tensor& ids, const Tensor& scor
   p.path_scores = checks.array_out<1>("path_scores", path_scores, {ScalarType::Float},
                                       "[B * max_nodes]", {num_rows});
   p.cu_rows = checks.index_out("cu_rows", cu_rows, "[B + 1]", {p.num_requests + 1});
-  kRun(p, anchors.get_device_index());
+  kRun(p, anchors);
 }
 
 template <auto kRun>

@@ -150,7 +150,7 @@ void select_path_cpu(const SelectPathParams& p, int64_t begin, int64_t end) {
 
     (void)with_dtype<float, BF16, F16>(p.predecessor.dtype, [&]<class B>(std::type_identity<B>) {
       (void)with_dtype<float, BF16, F16>(p.hidden.dtype, [&]<class H>(std::type_identity<H>) {
-        num_slots = walk.run<B, H>(b, state_row, num_slots, bits);
+        if (num_slots > 0) num_slots = walk.run<B, H>(b, state_row, num_slots, bits);
       });
     });
     for (int64_t slot = num_slots; slot < p.num_slots; ++slot) {

@@ -8,5 +8,6 @@
 namespace dflash {
 
 cudaError_t launch_block_conv(const BlockConvParams& p, cudaStream_t stream);
+cudaError_t launch_select_path(const SelectPathParams& p, cudaStream_t stream);
 
 }  // namespace dflash

@@ -8,7 +8,7 @@
 
 namespace dflash {
 
-static void run_release_cpu(const ReleasePagesParams& p, int32_t) { release_pages_cpu(p); }
+static void run_release_cpu(const ReleasePagesParams& p, const Tensor&) { release_pages_cpu(p); }
 
 static void run_state_cpu(const CommitStateParams& p, int32_t) {
   torch::stable::parallel_for(0, p.num_layers * p.num_requests,

@@ -11,6 +11,7 @@
 //
 // Reference: python/dflash_ops/reference/kv.py
 
+#include "device/copy.cuh"
 #include "device/warp.cuh"
 #include "kv/cuda/launch.h"
 #include "kv/plan.h"
@@ -120,15 +121,8 @@ __device__ void move_aligned(const PagedBytes& t, const Move* moves, int count) 
   const auto bits = reinterpret_cast<uint64_t>(t.data) | static_cast<uint64_t>(t.page_stride) |
                     static_cast<uint64_t>(t.offset_stride) | static_cast<uint64_t>(t.piece_stride) |
                     static_cast<uint64_t>(t.piece_bytes);
-  if (bits % 16 == 0) {
-    move_columns<uint4>(t, moves, count);
-  } else if (bits % 4 == 0) {
-    move_columns<uint32_t>(t, moves, count);
-  } else if (bits % 2 == 0) {
-    move_columns<uint16_t>(t, moves, count);
-  } else {
-    move_columns<uint8_t>(t, moves, count);
-  }
+  with_unit(bits,
+            [&]<class Unit>(std::type_identity<Unit>) { move_columns<Unit>(t, moves, count); });
 }
 
 __global__ void __launch_bounds__(kBlock)

@@ -9,5 +9,9 @@ namespace dflash {
 
 cudaError_t launch_rope_append_kv(const RopeAppendKvParams& p, cudaStream_t stream);
 cudaError_t launch_compact_kv(const CompactKvParams& p, cudaStream_t stream);
+cudaError_t launch_commit_state(const CommitStateParams& p, cudaStream_t stream);
+// workspace: release_pages_bytes() of device memory, 8-byte aligned.
+cudaError_t launch_release_pages(const ReleasePagesParams& p, int64_t* workspace,
+                                 cudaStream_t stream);
 
 }  // namespace dflash

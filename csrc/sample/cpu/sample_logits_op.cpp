@@ -7,7 +7,7 @@
 
 namespace dflash {
 
-static void run_cpu(const SampleLogitsParams& p, int32_t) {
+static void run_cpu(const SampleLogitsParams& p, const Tensor&) {
   torch::stable::parallel_for(
       0, p.options.num_rows, sample_grain(p.options.num_columns),
       [&](int64_t begin, int64_t end) { sample_logits_cpu(p, begin, end); });

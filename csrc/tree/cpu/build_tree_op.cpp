@@ -7,7 +7,7 @@
 
 namespace dflash {
 
-static void run_cpu(const BuildTreeParams& p, int32_t) {
+static void run_cpu(const BuildTreeParams& p, const Tensor&) {
   const int64_t num_values = p.max_nodes * (p.max_nodes + 2 * p.num_candidates);
   torch::stable::parallel_for(0, p.num_requests, tree_grain(1, num_values),
                               [&](int64_t begin, int64_t end) { build_tree_cpu(p, begin, end); });

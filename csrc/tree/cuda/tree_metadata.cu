@@ -14,6 +14,7 @@
 
 #include "device/warp.cuh"
 #include "tree/cuda/launch.h"
+#include "tree/cuda/rows.cuh"
 #include "tree/plan.h"
 #include "verify/params.h"
 
@@ -121,29 +122,13 @@ struct Request {
   }
 };
 
-// Writes those of rows begin .. begin + kBlock - 1 that no request has.
-__device__ void write_rows_of_no_request(const TreeMetadataParams& p, int64_t begin) {
-  __shared__ bool is_taken[kBlock];
-  is_taken[threadIdx.x] = false;
-  __syncthreads();
-  for (int64_t b = threadIdx.x; b < p.num_requests; b += kBlock) {
-    const RowRange rows = row_range(p.cu_rows, b, p.num_rows);
-    const int64_t first = rows.first > begin ? rows.first : begin;
-    const int64_t last = rows.first + rows.count;
-    for (int64_t row = first; row < last && row < begin + kBlock; ++row) {
-      is_taken[row - begin] = true;
-    }
-  }
-  __syncthreads();
-  const int64_t row = begin + threadIdx.x;
-  if (row < p.num_rows && !is_taken[threadIdx.x]) set_empty(p, row);
-}
-
 __global__ void __launch_bounds__(kBlock)
     tree_metadata_kernel(const __grid_constant__ TreeMetadataParams p) {
   const int64_t b = blockIdx.x;
   if (b >= p.num_requests) {
-    write_rows_of_no_request(p, (b - p.num_requests) * kBlock);
+    for_rows_of_no_request<kBlock>(p.cu_rows, p.num_requests, p.num_rows,
+                                   (b - p.num_requests) * kBlock,
+                                   [&](int64_t row) { set_empty(p, row); });
     return;
   }
   const bool is_tree = !p.tree_nodes || p.tree_nodes[b] > 0;
