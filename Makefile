@@ -12,7 +12,7 @@ build: .venv/ready
 	$(PYTHON) -m pip install -q --no-build-isolation --no-deps -e .
 
 demo: build
-	$(PYTHON) -m dflash_ops generate "$$(cat docs/demo_prompt.txt)" --drafter ngram --compare
+	$(PYTHON) -m dflash_ops generate "$$(cat bench/prompts/edit.txt)" --draft-len 12 --compare
 
 test: export DFLASH_PTXRUN := ON
 test: build
