@@ -5,7 +5,8 @@ through its CUDA launcher.
 """
 
 from ._ptxrun import Error, Landing, MmaMode, Order, options
-from .device import KernelError, emulated
+from .device import emulated
+from .memory import KernelError
 from .module import Module, Program, counters, edited, totals, using
 from .report import table
 

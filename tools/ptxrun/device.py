@@ -12,14 +12,10 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from . import _ptxrun
-from .memory import DeviceMemory, from_device
+from .memory import DeviceMemory, KernelError, from_device
 
 LIBRARY = Path(__file__).parent / "libdflash_ops_ptx.so"
 _CUDA = torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA)
-
-
-class KernelError(AssertionError):
-    """A check failed while a kernel ran."""
 
 
 def raise_reports() -> None:

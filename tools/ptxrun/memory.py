@@ -8,6 +8,10 @@ from torch import Tensor
 from . import _ptxrun
 
 
+class KernelError(AssertionError):
+    """A check failed while a kernel ran."""
+
+
 def _byte_range(tensor: Tensor) -> tuple[int, int]:
     last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
     first = tensor.storage_offset()
@@ -62,9 +66,11 @@ class DeviceMemory:
 
 
 def from_device(tensor: Tensor) -> Tensor:
-    """A copy, in host memory, of a tensor that an op has made."""
+    """A copy, in host memory, of a tensor that an op has made: ops write their outputs whole."""
     copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
     if copy.numel() > 0:
         _, count = _byte_range(copy)
+        if missing := _ptxrun.unwritten(tensor.data_ptr(), count):
+            raise KernelError(f"{missing} of {count} bytes of an output were never written")
         ctypes.memmove(copy.data_ptr(), _ptxrun.data(tensor.data_ptr(), count), count)
     return copy

@@ -170,6 +170,7 @@ class Row(NamedTuple):
 
     kernel: str
     line: int
+    ptx_line: int
     opcode: str
     runs: int
     lanes: int

@@ -63,8 +63,8 @@ py::list counters() {
       const ptxrun::Counter& c = stats.counters[i];
       if (c.runs == 0) continue;
       const ptxrun::Statement& s = stats.kernel->text->statements[i];
-      rows.append(py::make_tuple(name, s.source.line, s.opcode, c.runs, c.lanes, c.bytes, c.sectors,
-                                 c.ideal_sectors, c.waves, c.ideal_waves));
+      rows.append(py::make_tuple(name, s.source.line, s.ptx_line, s.opcode, c.runs, c.lanes,
+                                 c.bytes, c.sectors, c.ideal_sectors, c.waves, c.ideal_waves));
     }
   }
   return rows;
@@ -143,6 +143,8 @@ PYBIND11_MODULE(_ptxrun, m) {
   m.def("data", [](uint64_t address, uint64_t bytes) {
     return reinterpret_cast<uint64_t>(Device::get().data(address, bytes));
   });
+  m.def("unwritten",
+        [](uint64_t address, uint64_t bytes) { return Device::get().unwritten(address, bytes); });
   m.def("take_reports", [] {
     py::list result;
     for (const ptxrun::Report& r : Device::get().take_reports()) {

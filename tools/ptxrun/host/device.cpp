@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -71,7 +72,8 @@ uint64_t Device::allocate(uint64_t bytes, const std::string& name) {
   const uint64_t base = reserved->base();
   Mapping& m = mappings_[base];
   m.reserved = std::move(reserved);
-  m.bytes.assign(bytes, 0xff);
+  m.bytes.resize(bytes);  // NaN in every float format, and no integer that a kernel may write
+  for (uint64_t i = 0; i < bytes; ++i) m.bytes[i] = i % 2 == 0 ? 0xa5 : 0xff;
   m.ranges.push_back(base);
   memory_.add({base, bytes, m.bytes.data(), name,
                options.checks ? std::vector<uint8_t>(bytes, 0) : std::vector<uint8_t>()});
@@ -104,6 +106,13 @@ void Device::set_edit(std::function<std::string(const std::string&)> edit) {
   edit_ = std::move(edit);
   stats_.clear();
   for (auto& binary : binaries_) binary->modules.clear();
+}
+
+uint64_t Device::unwritten(uint64_t address, uint64_t bytes) {
+  const Allocation* found = memory_.find(address, bytes);
+  if (found == nullptr || found->is_written.empty()) return 0;
+  const auto first = found->is_written.begin() + static_cast<int64_t>(address - found->base);
+  return static_cast<uint64_t>(std::count(first, first + static_cast<int64_t>(bytes), 0));
 }
 
 FatBinary* Device::register_binary(const void* wrapper) {

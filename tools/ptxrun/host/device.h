@@ -65,6 +65,8 @@ class Device {
   void release_temporaries();
   // Where an allocation's bytes lie; throws for an address that is none's.
   uint8_t* data(uint64_t address, uint64_t bytes);
+  // How many bytes of new memory nobody has written.
+  uint64_t unwritten(uint64_t address, uint64_t bytes);
 
   // What is done to PTX before it is parsed: planted faults. Forgets the modules parsed so far.
   void set_edit(std::function<std::string(const std::string&)> edit);
