@@ -1,4 +1,4 @@
-"""Rejection verification of chains: lossless with the drafter's own probabilities."""
+"""Rejection verification of chains and trees: lossless with the drafter's probabilities."""
 
 from typing import NamedTuple, Unpack
 
@@ -11,7 +11,7 @@ from ._options import LogitOptions, SamplingOptions, check_logits, check_samplin
 MAX_SPARSE_Q = 64
 
 
-class VerifiedChain(NamedTuple):
+class Verified(NamedTuple):
     """What each of B requests keeps of its drafts; the last four are empty without ``probe``."""
 
     emitted: Tensor
@@ -25,7 +25,8 @@ class VerifiedChain(NamedTuple):
     logprobs: Tensor
     """``[B, max_path + 1]`` float32: of the emitted tokens, under the raw law; then 0."""
     accept_probs: Tensor
-    """``[Tv]`` float32: of the draft in each row; rule block: of the prefix that ends there."""
+    """``[Tv]`` float32: of the draft in each row, once its earlier siblings are rejected; rules
+    block and traversal: of the path that ends there; rule typical: 1 or 0."""
     coins: Tensor
     """``[Tv]`` float32: what that was compared with."""
     counters: Tensor
@@ -53,9 +54,9 @@ def verify_chain(
     max_path: int,
     probe: bool = False,
     status: Tensor | None = None,
-    out: VerifiedChain | None = None,
+    out: Verified | None = None,
     **options: Unpack[_LawOptions],
-) -> VerifiedChain:
+) -> Verified:
     """Accept a prefix of each request's chain of drafts and draw one more token.
 
     The emitted tokens follow the target's law p (temperature and filter included), whatever the
@@ -90,7 +91,7 @@ def verify_chain(
         options: see :class:`LogitOptions` and :class:`SamplingOptions`.
 
     Returns:
-        A :class:`VerifiedChain`; ``out`` if given.
+        A :class:`Verified`; ``out`` if given.
 
     Raises:
         TypeError: a dtype is not as above.
@@ -100,6 +101,134 @@ def verify_chain(
     Reference: :func:`dflash_ops.reference.verify_chain`.
     """
     checks = Checks("verify_chain", tokens)
+    rows, size = _check_inputs(
+        checks, tokens, logits, positions, cu_verify, q, q_ids, draft_kind, options
+    )
+    checks.one_of("rule", rule, "token", "block")
+    batch = _check_bounds(checks, cu_verify, max_path, status)
+
+    named = {"positions": positions, "cu_verify": cu_verify, "q": q, "q_ids": q_ids}
+    more = {"draft_kind": draft_kind, "rule": rule, "max_path": max_path, "probe": probe}
+    args = {**named, **more, "status": status, **options}
+    if out is None:
+        return Verified(*torch.ops.dflash.verify_chain(tokens, logits, **args))
+    _check_out(checks, out, batch, max_path + 1, rows if probe else 0, size)
+    torch.ops.dflash.verify_chain.out(tokens, logits, **args, **out._asdict())
+    return out
+
+
+def verify_tree(
+    tokens: Tensor,
+    logits: Tensor,
+    parents: Tensor,
+    *,
+    positions: Tensor,
+    cu_verify: Tensor,
+    q: Tensor | None = None,
+    q_ids: Tensor | None = None,
+    draft_kind: Tensor | None = None,
+    rule: str = "rrs",
+    replacement: bool = False,
+    typical_eps: float = 0.3,
+    typical_delta: float = 0.09,
+    max_path: int,
+    probe: bool = False,
+    status: Tensor | None = None,
+    out: Verified | None = None,
+    **options: Unpack[_LawOptions],
+) -> Verified:
+    """Accept a path of each request's tree of drafts and draw one more token.
+
+    Under every rule but ``"typical"`` the emitted tokens follow the target's law p (temperature and
+    filter included).
+
+    Rules ``"rrs"`` and ``"traversal"`` take sampled drafts: the children of a row, in row order,
+    were drawn from its q one after another. Whether a draft is submitted may depend on earlier
+    draws, never on its own value: pruning or sorting by q breaks the law.
+
+    ``"rrs"``: a child d is accepted iff ``u * q(d) < p(d)`` for its coin u; a rejected one leaves
+    ``max(p - q, 0)``, normalised, as p for the next child, and for the last token if none is left.
+    ``"traversal"``: as rule block of :func:`verify_chain` from the leaves up: every node has a coin
+    for the whole path to it, once all its children are rejected. Accepts at least as many.
+    ``"target_only"``: the target draws; the first child that carries its token is followed. Any
+    drafts, q is not read.
+    ``"typical"``: **lossy**. A draft passes if ``p(d) > min(eps, delta * exp(-entropy(p)))``; the
+    longest path that passes stays, and the last token is drawn from p. q is not read.
+
+    Args:
+        tokens: ``[Tv]`` int, token of each verify row: a request's anchor, then its drafts. A draft
+            outside the vocabulary is rejected.
+        logits: ``[num_rows, V]`` bfloat16, float16 or float32, last dimension contiguous: row i is
+            the target's after token i.
+        parents: ``[Tv]`` int, local row of each row's parent, before it; -1 for the anchor.
+        positions: ``[Tv]`` int, sequence index of each row's own token: anchor's plus depth.
+        cu_verify: ``[B + 1]`` int, verify rows of request b: ``cu_verify[b] .. cu_verify[b + 1]``.
+        q: ``[Tv, K]`` float32 with ``q_ids``, else ``[Tv, vocab_size]``: row i is the law
+            that its children were drawn from; normalised here.
+        q_ids: ``[Tv, K]`` int, K <= 64; -1: absent. Entries with one id add up.
+        draft_kind: ``[B]`` int; 0: the request's drafts are deterministic, which rrs and traversal
+            refuse: BAD_Q, all are rejected.
+        rule: ``"rrs"``, ``"traversal"``, ``"target_only"`` or ``"typical"``.
+        replacement: siblings are independent draws. Default: each is drawn from q without the
+            tokens of its earlier siblings, normalised.
+        typical_eps: see rule typical.
+        typical_delta: see rule typical.
+        max_path: most drafts that one request may accept.
+        probe: also return the probabilities and counters that the decisions came from.
+        status: ``[B]`` int32, :class:`Status` bits are OR-ed in. BAD_TREE: rows from the first bad
+            parent on are dropped. BAD_DRAFT_ID. BAD_Q: NaN, negative or nothing, or fewer tokens
+            than siblings; the children are rejected, what is left of p stays. BOUND_TOO_SMALL:
+            ``max_path`` cut a path; the tokens are right, only fewer. NO_FINITE_LOGIT, OUT_OF_RANGE
+            as sample_logits.
+        out: tensors to write into.
+        options: see :class:`LogitOptions` and :class:`SamplingOptions`.
+
+    Returns:
+        A :class:`Verified`; ``out`` if given.
+
+    Raises:
+        TypeError: a dtype is not as above.
+        ValueError: a shape, device, stride or option is not as above.
+
+    Source: Chen et al. 2024 (arXiv:2402.12374, rrs), Weng et al. 2025 (arXiv:2505.12398,
+    traversal), Cai et al. 2024 (arXiv:2401.10774, typical).
+    Reference: :func:`dflash_ops.reference.verify_tree`.
+    """
+    checks = Checks("verify_tree", tokens)
+    rows, size = _check_inputs(
+        checks, tokens, logits, positions, cu_verify, q, q_ids, draft_kind, options
+    )
+    checks.index("parents", parents, "[Tv]", rows)
+    checks.one_of("rule", rule, "rrs", "traversal", "target_only", "typical")
+    if rule in ("rrs", "traversal"):
+        checks.given("q", q, "rule rrs or traversal", rule)
+    checks.at_least("typical_eps", typical_eps, 0)
+    checks.at_least("typical_delta", typical_delta, 0)
+    batch = _check_bounds(checks, cu_verify, max_path, status)
+
+    named = {"positions": positions, "cu_verify": cu_verify, "q": q, "q_ids": q_ids}
+    more = {"draft_kind": draft_kind, "rule": rule, "max_path": max_path, "probe": probe}
+    only = {"replacement": replacement, "typical_eps": typical_eps, "typical_delta": typical_delta}
+    args = {**named, **more, **only, "status": status, **options}
+    if out is None:
+        return Verified(*torch.ops.dflash.verify_tree(tokens, logits, parents, **args))
+    _check_out(checks, out, batch, max_path + 1, rows if probe else 0, size)
+    torch.ops.dflash.verify_tree.out(tokens, logits, parents, **args, **out._asdict())
+    return out
+
+
+def _check_inputs(
+    checks: Checks,
+    tokens: Tensor,
+    logits: Tensor,
+    positions: Tensor,
+    cu_verify: Tensor,
+    q: Tensor | None,
+    q_ids: Tensor | None,
+    draft_kind: Tensor | None,
+    options: _LawOptions,
+) -> tuple[int, int]:
+    """Returns Tv and the vocabulary's size."""
     checks.tensor("logits", logits, FLOATS, "[num_rows, V]", -1, -1)
     checks.last_contiguous("logits", logits)
     rows = check_logits(checks, options, *logits.shape)
@@ -107,7 +236,6 @@ def verify_chain(
     size = options.get("vocab_start", 0) + logits.shape[1] if size is None else size
     checks.index("tokens", tokens, "[Tv]", rows)
     check_sampling(checks, positions, cu_verify, options, rows)
-    batch, path = len(cu_verify) - 1, max_path + 1
     checks.given("q", q, "q_ids", q_ids)
     checks.given("q", q, "draft_kind", draft_kind)
     if q is not None and q_ids is not None:
@@ -116,23 +244,19 @@ def verify_chain(
         checks.index("q_ids", q_ids, "[Tv, K]", rows, q.shape[1])
     else:
         checks.tensor("q", q, (torch.float32,), "[Tv, vocab_size]", rows, size)
-    checks.index("draft_kind", draft_kind, "[B]", batch)
-    checks.one_of("rule", rule, "token", "block")
+    checks.index("draft_kind", draft_kind, "[B]", len(cu_verify) - 1)
+    return rows, size
+
+
+def _check_bounds(checks: Checks, cu_verify: Tensor, max_path: int, status: Tensor | None) -> int:
+    batch = len(cu_verify) - 1
     checks.at_least("max_path", max_path, 0)
     checks.tensor("status", status, (torch.int32,), "[B]", batch)
-
-    named = {"positions": positions, "cu_verify": cu_verify, "q": q, "q_ids": q_ids}
-    more = {"draft_kind": draft_kind, "rule": rule, "max_path": max_path, "probe": probe}
-    args = {**named, **more, "status": status, **options}
-    if out is None:
-        return VerifiedChain(*torch.ops.dflash.verify_chain(tokens, logits, **args))
-    _check_out(checks, out, batch, path, rows if probe else 0, size)
-    torch.ops.dflash.verify_chain.out(tokens, logits, **args, **out._asdict())
-    return out
+    return batch
 
 
 def _check_out(
-    checks: Checks, out: VerifiedChain, batch: int, path: int, probed: int, size: int
+    checks: Checks, out: Verified, batch: int, path: int, probed: int, size: int
 ) -> None:
     fp32 = (torch.float32,)
     checks.index("emitted", out.emitted, "[B, max_path + 1]", batch, path)
@@ -150,8 +274,9 @@ def _check_out(
 
 
 @torch.library.register_fake("dflash::verify_chain")
+@torch.library.register_fake("dflash::verify_tree")
 def _(
-    tokens, logits, *, cu_verify, max_path, probe=False, vocab_start=0, vocab_size=None, **options
+    tokens, logits, *_, cu_verify, max_path, probe=False, vocab_start=0, vocab_size=None, **options
 ):
     batch, path = cu_verify.shape[0] - 1, max_path + 1
     rows = tokens.shape[0] if probe else 0
@@ -166,5 +291,6 @@ def _(
 
 
 @torch.library.register_fake("dflash::verify_chain.out")
+@torch.library.register_fake("dflash::verify_tree.out")
 def _(*args, **kwargs):
     return None

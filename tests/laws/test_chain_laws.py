@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from dflash_ops import VerifiedChain, verify_chain
+from dflash_ops import Verified, verify_chain
 from dflash_ops.reference.rejection import target_probs
 
 TOLERANCE = 2e-6
@@ -105,7 +105,7 @@ def stops(rule, accept):
 def one_cycle(model, start, num_drafts, rule, kind):
     """The law of what one cycle emits after `start`."""
     chains, call = call_of(model, start, num_drafts, rule, kind)
-    got = VerifiedChain(*verify_chain(**call))
+    got = Verified(*verify_chain(**call))
     weights = got.weights.double()
     weights = weights / weights.sum(dim=1, keepdim=True)
     law = {}

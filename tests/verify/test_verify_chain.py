@@ -4,7 +4,7 @@ from bounds import assert_within
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dflash_ops import Status, VerifiedChain, reference, verify_chain
+from dflash_ops import Status, Verified, reference, verify_chain
 from dflash_ops.reference import noise
 
 OP = torch.ops.dflash.verify_chain
@@ -44,7 +44,7 @@ def verify(device, **call):
     status = torch.zeros(len(call["cu_verify"]) - 1, dtype=torch.int32, device=device)
     call = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in call.items()}
     got = verify_chain(**call, status=status)
-    return VerifiedChain(*(x.cpu() for x in got)), status.cpu()
+    return Verified(*(x.cpu() for x in got)), status.cpu()
 
 
 def assert_follows_its_probe(got, call):
@@ -293,7 +293,7 @@ def valid_call():
         "status": torch.zeros(2).int(),
         "probe": True,
     }
-    out = VerifiedChain(*(torch.zeros_like(x) for x in verify_chain(**call)))
+    out = Verified(*(torch.zeros_like(x) for x in verify_chain(**call)))
     return call, out._asdict()
 
 
@@ -343,7 +343,7 @@ def test_names_what_is_wrong(name, value, error, text):
     call, out = valid_call()
     (out if name in out else call)[name] = value
     with pytest.raises(error) as from_python:
-        verify_chain(**call, out=VerifiedChain(**out))
+        verify_chain(**call, out=Verified(**out))
     with pytest.raises(RuntimeError) as from_op:
         OP.out(**call, **out)
     assert str(from_python.value) == str(from_op.value) == f"verify_chain: {text}"

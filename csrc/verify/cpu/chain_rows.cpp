@@ -67,7 +67,7 @@ float DraftLaw::prob(int64_t id) const {
 
 bool DraftLaw::has(int64_t id) const { return std::find(ids, ids + count, id) != ids + count; }
 
-static bool read_dense(const VerifyChainParams& p, int64_t row, DraftLaw& q) {
+static bool read_dense(const RejectionParams& p, int64_t row, DraftLaw& q) {
   q.dense = p.q.at<float>(row);
   q.dense_stride = p.q.strides[1];
   OrderedSum sum;
@@ -80,7 +80,7 @@ static bool read_dense(const VerifyChainParams& p, int64_t row, DraftLaw& q) {
   return q.dense_total > 0.0f && q.dense_total <= std::numeric_limits<float>::max();
 }
 
-bool read_draft_law(const VerifyChainParams& p, int64_t row, bool is_sampled, DraftLaw& q) {
+bool read_draft_law(const RejectionParams& p, int64_t row, bool is_sampled, DraftLaw& q) {
   if (!is_sampled) {  // one-hot at the draft, which is in the next row
     q.ids[0] = p.tokens[row + 1];
     q.probs[0] = 1.0f;
@@ -106,20 +106,6 @@ bool read_draft_law(const VerifyChainParams& p, int64_t row, bool is_sampled, Dr
   if (!(total > 0.0f && total <= std::numeric_limits<float>::max())) return false;
   for (int64_t j = 0; j < q.count; ++j) q.probs[j] /= total;
   return true;
-}
-
-// Calls f(id, z) for every id of the row that is in the target's law.
-template <class F>
-static void for_each_kept(const TargetRow& row, const F& f) {
-  const IdRange& ids = row.reader.ids;
-  for (int64_t span = ids.first_span(); span < ids.last_span(); ++span) {
-    float values[kSpan];
-    row.reader.read(span, values);
-    for (int i = 0; i < kSpan; ++i) {
-      const int64_t id = span * kSpan + i;
-      if (row.target.keeps(values[i], id)) f(id, values[i]);
-    }
-  }
 }
 
 float residual_mass(const TargetRow& row, const DraftLaw& q, float scale) {
@@ -198,6 +184,17 @@ void write_weights(const TargetRow& row, const DraftLaw& q, float scale, float* 
   });
   if (!is_nothing) return;
   for_each_kept(row, [&](int64_t id, float z) { weights[id * stride] = row.target.prob(z, id); });
+}
+
+void clear_probe(const RejectionParams& p) {
+  for (int64_t i = 0; i < p.options.num_rows; ++i) {
+    *p.accept_probs.at<float>(i) = 0.0f;
+    *p.coins.at<float>(i) = 0.0f;
+    std::fill_n(p.counters + i * 8, 8, -1);
+    for (int64_t id = 0; id < p.options.vocab_size; ++id) {
+      p.weights.at<float>(i)[id * p.weights.strides[1]] = 0.0f;
+    }
+  }
 }
 
 }  // namespace dflash

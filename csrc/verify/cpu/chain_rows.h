@@ -37,8 +37,22 @@ struct DraftLaw {
   bool has(int64_t id) const;  // of a sparse law
 };
 
+// Calls f(id, z) for every id of the row that is in the target's law.
+template <class F>
+void for_each_kept(const TargetRow& row, const F& f) {
+  const IdRange& ids = row.reader.ids;
+  for (int64_t span = ids.first_span(); span < ids.last_span(); ++span) {
+    float values[kSpan];
+    row.reader.read(span, values);
+    for (int i = 0; i < kSpan; ++i) {
+      const int64_t id = span * kSpan + i;
+      if (row.target.keeps(values[i], id)) f(id, values[i]);
+    }
+  }
+}
+
 // False: q is NaN, negative, outside the vocabulary, or sums to nothing.
-bool read_draft_law(const VerifyChainParams& p, int64_t row, bool is_sampled, DraftLaw& q);
+bool read_draft_law(const RejectionParams& p, int64_t row, bool is_sampled, DraftLaw& q);
 
 // The sum of w.
 float residual_mass(const TargetRow& row, const DraftLaw& q, float scale);
@@ -49,5 +63,8 @@ Best draw_residual(const TargetRow& row, const DraftLaw& q, float scale, const N
 // w of every id, or p if w is nothing.
 void write_weights(const TargetRow& row, const DraftLaw& q, float scale, float* weights,
                    int64_t stride, int64_t count);
+
+// What a probe says of rows that nothing reaches.
+void clear_probe(const RejectionParams& p);
 
 }  // namespace dflash

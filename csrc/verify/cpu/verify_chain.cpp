@@ -7,44 +7,32 @@
 // Reference: python/dflash_ops/reference/rejection.py
 #include <optional>
 
-#include "verify/cpu/chain_rows.h"
 #include "verify/cpu/kernels.h"
+#include "verify/cpu/request.h"
 
 namespace dflash {
 namespace {
 
-class Chain {
+class Chain : RejectionRequest {
  public:
-  Chain(const VerifyChainParams& p, int64_t b) : p_(p), b_(b) {
-    const RowRange rows = row_range(p.sampling.cu_verify, b, p.options.num_rows);
-    first_ = rows.first;
-    num_rows_ = rows.count;
-    if (!rows.in_range) bits_ |= kOutOfRange;
-    state_row_ = p.sampling.requests[b];
-    if (p.sampling.requests.is_bad(b)) bits_ |= kOutOfRange;
-    if (state_row_ < 0) num_rows_ = 0;
-    if (num_rows_ > 0 && !can_enter(0)) num_rows_ = 0;
-    is_sampled_ = p.q && (!p.draft_kind || p.draft_kind[b] != 0);
-  }
+  Chain(const VerifyChainParams& p, int64_t b) : RejectionRequest(p, b), is_block_(p.is_block) {}
 
   void run() {
-    anchor_idx_ = num_rows_ > 0 ? p_.sampling.positions[first_] : 0;
     bool is_rejected = false;
     for (int64_t i = 0; i < num_rows_; ++i) {
       load(i);
-      if (row_->only_id >= 0) bits_ |= kNoFiniteLogit;
-      if (i > 0 && p_.is_block) is_rejected = !test_prefix(i);
+      if (i > 0 && is_block_) is_rejected = !test_prefix(i);
       if (!is_rejected) end_ = i, end_scale_ = scale_;
-      if (p_.is_probe) probe_row(i);
+      if (p_.is_probe) probe_row(i, *row_, q_, scale_);
       if (!has_draft_) break;
 
-      const int64_t draft = p_.tokens[first_ + i + 1];
+      const int64_t draft = token(i + 1);
       const float p_draft = row_->prob(draft), q_draft = q_.prob(draft);
       if (i <= p_.max_path) write_token(i, draft, row_->logprob(draft));
-      if (p_.is_block) {
+      if (is_block_) {
         scale_ = next_scale(scale_, p_draft, q_draft);
       } else {
-        const float coin = toss(i + 1, accept_prob(p_draft, q_draft));
+        const float coin = toss(i + 1, i, accept_prob(p_draft, q_draft));
         is_rejected = is_rejected || !accepts(coin, p_draft, q_draft);
         if (is_rejected && !p_.is_probe) break;
       }
@@ -53,75 +41,23 @@ class Chain {
   }
 
  private:
-  RowSource source(int64_t i) const { return row_source(p_.options, first_ + i); }
-  RowLaw law(int64_t i) const {
-    return row_law(p_.sampling, first_ + i, p_.options.num_rows, p_.options.vocab_size);
-  }
-  bool can_enter(int64_t i) {
-    const RowSource from = source(i);
-    const RowLaw to = law(i);
-    bits_ |= from.status | to.status;
-    return from.row >= 0 && !to.is_padded;
-  }
-  // A draft that is not ends the chain before it, whatever its value: the law stays p.
-  bool is_draft_usable(int64_t i) {
-    const int64_t id = p_.tokens[first_ + i];
-    const bool is_token = id >= 0 && id < p_.options.vocab_size;
-    if (!is_token) bits_ |= kBadDraftId;
-    return is_token && can_enter(i);
-  }
-  bool is_law_usable(int64_t row) {
-    const bool is_good = read_draft_law(p_, row, is_sampled_, q_);
-    if (!is_good) bits_ |= kBadQ;
-    return is_good;
-  }
-
-  // The laws at row i.
+  // The laws at row i. A draft that is not usable ends the chain before it, whatever its value: the
+  // law stays p.
   void load(int64_t i) {
-    row_.emplace(target_row(p_.logits, p_.options, source(i), law(i)));
+    row_.emplace(load_target(i));
     q_ = DraftLaw{};
-    has_draft_ = i + 1 < num_rows_ && is_draft_usable(i + 1) && is_law_usable(first_ + i);
+    has_draft_ = i + 1 < num_rows_ && is_draft_usable(i + 1) && is_law_usable(i, q_);
     if (!has_draft_) q_ = DraftLaw{};
     loaded_ = i;
   }
 
-  int64_t seed() const { return p_.sampling.seeds ? p_.sampling.seeds[state_row_] : 0; }
-  int64_t token_idx(int64_t parent) const { return p_.sampling.positions[first_ + parent] + 1; }
-
-  // The coin of draft i.
-  float toss(int64_t i, float probability) {
-    const NoiseKey key = cycle_noise(kCoinStream, seed(), token_idx(i - 1), anchor_idx_, i - 1);
-    const float coin = coin_at(key, i);
-    if (p_.is_probe) {
-      *p_.accept_probs.at<float>(first_ + i) = probability;
-      *p_.coins.at<float>(first_ + i) = coin;
-      write_counter(i, 0, i, key);
-    }
-    return coin;
-  }
   // Rule block: whether the prefix of i drafts stays.
   bool test_prefix(int64_t i) {
     const float probability =
         has_draft_ ? prefix_accept_prob(scale_, residual_mass(*row_, q_, scale_)) : scale_;
-    return toss(i, probability) < probability;
-  }
-  NoiseKey residual_noise(int64_t i) const {
-    return cycle_noise(kResidualStream, seed(), token_idx(i), anchor_idx_, i);
-  }
-  void write_counter(int64_t i, int64_t which, int64_t c0, const NoiseKey& key) {
-    int64_t* to = p_.counters + ((first_ + i) * 2 + which) * 4;
-    to[0] = c0, to[1] = key.token_idx, to[2] = key.purpose, to[3] = key.anchor_idx;
-  }
-  void probe_row(int64_t i) {
-    write_weights(*row_, q_, scale_, p_.weights.at<float>(first_ + i), p_.weights.strides[1],
-                  p_.options.vocab_size);
-    write_counter(i, 1, -1, residual_noise(i));
+    return toss(i, i - 1, probability) < probability;
   }
 
-  void write_token(int64_t col, int64_t id, float logprob) {
-    p_.emitted.set(b_, col, id);
-    p_.logprobs.at<float>(b_)[col * p_.logprobs.strides[1]] = logprob;
-  }
   // The last token, after the first end_ drafts.
   void finish() {
     int64_t count = 0;
@@ -131,33 +67,16 @@ class Chain {
         end_ = p_.max_path;
       } else {
         if (loaded_ != end_) load(end_);
-        const Best last = draw_residual(*row_, q_, end_scale_, residual_noise(end_));
-        write_token(end_, last.id, last.value > kMinusInf ? last.value - row_->lse : kMinusInf);
+        const Best last = draw_last(end_, *row_, q_, end_scale_);
+        write_token(end_, last.id, logprob(last, *row_));
       }
       count = end_ + 1;
     }
-    for (int64_t col = 0; col <= p_.max_path; ++col) {
-      if (col >= count) write_token(col, -1, 0.0f);
-      const int64_t row = first_ + col;
-      const bool is_packed = p_.options.verify_rows && col < count;
-      p_.accepted_rows.set(b_, col,
-                           col >= count ? -1
-                           : is_packed  ? p_.options.verify_rows[row]
-                                        : row);
-    }
-    p_.num_accepted.set(b_, end_);
-    p_.num_emitted.set(b_, count);
-    p_.status.add(b_, bits_);
+    for (int64_t i = 0; i < count; ++i) write_path_row(i, i);
+    write_counts(count);
   }
 
-  const VerifyChainParams& p_;
-  int64_t b_;
-  int64_t first_;
-  int64_t num_rows_;
-  int64_t state_row_;
-  bool is_sampled_;
-  int32_t bits_ = 0;
-  int64_t anchor_idx_ = 0;
+  bool is_block_;
   float scale_ = 1.0f;  // of rule block
   int64_t end_ = 0;     // accepted drafts
   float end_scale_ = 1.0f;

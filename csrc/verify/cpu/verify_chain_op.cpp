@@ -2,22 +2,11 @@
 #include <torch/csrc/stable/ops.h>
 
 #include "sample/plan.h"
+#include "verify/cpu/chain_rows.h"
 #include "verify/cpu/kernels.h"
 #include "verify/verify_chain.h"
 
 namespace dflash {
-
-// Rows that no chain reaches.
-static void clear_probe(const VerifyChainParams& p) {
-  for (int64_t i = 0; i < p.options.num_rows; ++i) {
-    *p.accept_probs.at<float>(i) = 0.0f;
-    *p.coins.at<float>(i) = 0.0f;
-    std::fill_n(p.counters + i * 8, 8, -1);
-    for (int64_t id = 0; id < p.options.vocab_size; ++id) {
-      p.weights.at<float>(i)[id * p.weights.strides[1]] = 0.0f;
-    }
-  }
-}
 
 static void run_cpu(const VerifyChainParams& p, int32_t) {
   if (p.is_probe) clear_probe(p);

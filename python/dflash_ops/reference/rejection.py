@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dflash_ops import Status, VerifiedChain
+from dflash_ops import Status, Verified
 from dflash_ops.reference import noise
 from dflash_ops.reference.sample import row_law, shape_logits, state_law
 
@@ -58,14 +58,14 @@ def verify_chain(
     max_path: int,
     status: Tensor | None = None,
     **options: Any,
-) -> VerifiedChain:
+) -> Verified:
     """Well-formed rows only. `counters` are left empty."""
     z = shape_logits(logits, **options)
     rows, vocab = z.shape
     batch = len(cu_verify) - 1
     status = torch.zeros(batch, dtype=torch.int32) if status is None else status
     float64 = torch.float64
-    out = VerifiedChain(
+    out = Verified(
         torch.full((batch, max_path + 1), -1),
         torch.zeros(batch, dtype=torch.int64),
         torch.zeros(batch, dtype=torch.int64),
