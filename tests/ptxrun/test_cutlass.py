@@ -104,7 +104,7 @@ def test_sums_in_any_order(sm80, sm90, mode):
 @pytest.mark.parametrize(
     ("pattern", "unnoticed"),
     [
-        (r"bar\.sync", 0),
+        (r"bar\.sync", 2),  # one ends the main loop, one starts the epilogue: either will do
         (r"cp\.async\.wait_group", 0),
         (r"cp\.async\.commit_group", 1),  # of an empty group, behind the last copies
         (r"mma\.sync", 0),
