@@ -34,6 +34,9 @@ inline constexpr KernelInstances kInstances[] = {
     {"sample_candidates_kernel", 1},
     {"rope_append_kv_kernel", kFloatTypes},
     {"merge_states_kernel", kFloatTypes},
+    {"plan_tiles_kernel", kFloatTypes},
+    {"tree_attention_kernel", kFloatTypes * 3},  // by the head dimension: 64, 128, 256
+    {"merge_runs_kernel", kFloatTypes},
     {"pack_weight_kernel", 2},  // by the size of an element
     {"unpack_kernel", 2},
     {"rmsnorm_kernel", kFloatTypes},

@@ -43,6 +43,44 @@ __device__ inline void store_shared_16(uint32_t address, uint4 value) {
                : "memory");
 }
 
+// Two floats rounded to nearest even, the first in the low half.
+template <class T>
+__device__ inline uint32_t round_pair(float low, float high);
+
+template <>
+__device__ inline uint32_t round_pair<BF16>(float low, float high) {
+  uint32_t word;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+
+template <>
+__device__ inline uint32_t round_pair<F16>(float low, float high) {
+  uint32_t word;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+
+// Four 8 x 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8. Of
+// each a lane gets row lane / 4, columns 2 (lane % 4) and the next; transposed: of the transpose.
+__device__ inline uint4 load_matrices(uint32_t address) {
+  uint4 value;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(address)
+               : "memory");
+  return value;
+}
+
+__device__ inline uint4 load_matrices_transposed(uint32_t address) {
+  uint4 value;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(address)
+               : "memory");
+  return value;
+}
+
 // sums[16][8] += a[16][16] b[16][8]. With g = lane / 4 and t = lane % 4 a lane holds
 //   a     rows g, g + 8, g, g + 8; columns 2t, 2t + 1 and, in the last two, 2t + 8, 2t + 9
 //   b     column g; rows 2t, 2t + 1 and 2t + 8, 2t + 9

@@ -24,6 +24,10 @@ FLOATS = [torch.float32, torch.bfloat16, torch.float16]
 QUANTISED = [torch.float8_e4m3fn, torch.float8_e5m2, torch.int8]
 
 
+def eps(dtype):
+    return torch.finfo(dtype).eps
+
+
 def attend(device, **call):
     """The op's result on the CPU, within the bound of the reference's; the status likewise."""
     batch = len(call["cu_rows"]) - 1
@@ -40,7 +44,9 @@ def attend(device, **call):
     scores = reference.tree_attention(**call | exact).lse
     scores = 1 + scores.where(scores.isfinite(), 0)
     assert_within(got.lse, want.lse, scores)
-    assert_within(got.out, want.out, weighted * scores[..., None])
+    # A device may round the weights to q's dtype before it multiplies the values.
+    rounding = weighted * (0 if got.out.dtype == torch.float32 else eps(got.out.dtype) / 2)
+    assert_within(got.out, want.out, weighted * scores[..., None], rounding)
     return got
 
 
@@ -172,10 +178,10 @@ def test_every_stored_byte_is_read_right(device, cache_dtype):
 # --- masks, padding, layouts ---
 
 
-def test_any_mask_and_any_depth(device):
+def test_any_mask_and_any_depth(device, device_class):
     g = torch.Generator().manual_seed(0)
     call = make_call([(50, 40, True)], page_size=3)
-    for _ in range(20):
+    for _ in range(2 if device_class == "ptx" else 20):
         call["mask_bits"] = torch.randint(-(2**31), 2**31, (40, 2), generator=g).int()
         call["depth"] = torch.randperm(700, generator=g)[:40]
         attend(device, **call)

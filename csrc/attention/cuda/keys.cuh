@@ -1,0 +1,204 @@
+// Blocks of 64 keys and their values in shared memory. A block is a list of physical rows: those of
+// 64 positions, or, where a tree's own rows begin, those that one query row sees at 64 positions.
+#pragma once
+
+#include "attention/cuda/requests.cuh"
+#include "common/dispatch.h"
+#include "device/ptx.cuh"
+
+namespace dflash {
+
+inline constexpr int kAttentionThreads = 128;
+inline constexpr int kAttentionWarps = kAttentionThreads / kWarpSize;
+
+// Bit i: position block_begin + i lies in begin .. end - 1.
+__device__ inline uint64_t range_bits(int64_t begin, int64_t end, int64_t block_begin) {
+  const int64_t low = most(least(begin - block_begin, kBlockKeys), 0);
+  const int64_t high = most(least(end - block_begin, kBlockKeys), 0);
+  return low < high ? ~uint64_t{0} >> (kBlockKeys - (high - low)) << low : 0;
+}
+
+// A row of pieces of 16 bytes in shared memory, turned by the row so that the same piece of eight
+// neighbouring rows lies in different banks.
+template <class T, int kDim>
+__device__ inline uint32_t piece_offset(int row, int piece) {
+  return row * (kDim * sizeof(T)) + 16 * (piece ^ (row % 8));
+}
+
+// What a query row may see of the keys by position: committed ones, and a chain's own.
+struct RowBounds {
+  int64_t window_begin, window_end, keys_end;
+
+  __device__ RowBounds(const TreeAttentionParams& p, const AttentionTile& tile, int64_t row) {
+    const int64_t position = row_position(p, tile, row);
+    window_begin = tile.kv_start;
+    if (p.window_left >= 0) {
+      window_begin = most(window_begin, position - least(p.window_left, kUnbounded));
+    }
+    window_end = p.window_right < 0 ? kUnbounded : position + least(p.window_right, kUnbounded) + 1;
+    const int64_t end = tile.is_tree ? tile.ctx_len
+                        : p.causal   ? position + 1
+                                     : tile.ctx_len + tile.request_rows;
+    keys_end = least(end, window_end);
+  }
+  // Whether it may see keys before or after those of the page table.
+  __device__ bool exceeds(const AttentionTile& tile) const {
+    return window_begin < least(keys_end, tile.table_begin) ||
+           keys_end > most(window_begin, tile.table_end);
+  }
+};
+
+// 64 positions; `row`: the tile's query row that they are assembled for, -1: all rows share them.
+struct KeyBlock {
+  int64_t begin;
+  int64_t row;
+};
+
+// In shared memory, for two blocks: the one at work and the next.
+struct KeyTables {
+  uint64_t present[2][kAttentionWarps];  // 16 bits each: keys that are there (one row's: it sees)
+  float k_scales[2][kBlockKeys];
+  float v_scales[2][kBlockKeys];
+  int nodes[kBlockKeys];  // own row at each position, -1: none
+};
+
+struct KeyRow {  // element offsets in the caches; -1: no key
+  int64_t k, v;
+};
+
+struct KeyLoader {
+  const TreeAttentionParams& p;
+  const AttentionTile& tile;
+  const int64_t kv_head;
+  KeyTables& tables;
+  int32_t status = 0;
+  KeyRow row{-1, -1};  // of key 16 * warp + lane % 16 of the block
+
+  __device__ KeyLoader(const TreeAttentionParams& params, const AttentionTile& t, int64_t head,
+                       KeyTables& shared)
+      : p(params), tile(t), kv_head(head), tables(shared) {}
+
+  // The row of sequence index `i`; `key`: where its scales go, by one lane of those that ask.
+  __device__ KeyRow find(int64_t i, int slot, int key) {
+    const int64_t in_table = i - tile.table_begin;
+    const int64_t page =
+        in_table < 0 ? -1 : p.pages.page(tile.state_row, in_table / p.pages.page_size);
+    if (page < 0) return {-1, -1};
+    const int64_t offset = in_table % p.pages.page_size;
+    if (lane_index() < 16) {
+      const auto scale = [&](const KvScale& scales) {
+        return scales.data == nullptr ? 1.0f : *scales.at(page, offset, kv_head);
+      };
+      tables.k_scales[slot][key] = scale(p.k_scale);
+      tables.v_scales[slot][key] = scale(p.v_scale);
+    }
+    const auto at = [&](const int64_t* strides) {
+      return page * strides[0] + offset * strides[1] + kv_head * strides[2];
+    };
+    return {at(p.k_cache.strides), at(p.v_cache.strides)};
+  }
+
+  __device__ bool mask_allows(int64_t query_row, int64_t node) const {
+    if (node / 32 >= p.mask_bits.num_cols) return false;
+    return (p.mask_bits(tile.first_row + query_row, node / 32) >> (node % 32) & 1) != 0;
+  }
+
+  // Fills tables.nodes for one query row: of rows at one position the highest stays.
+  __device__ void place_nodes(const KeyBlock& block, const RowBounds& bounds) {
+    __syncthreads();  // the last block's are in use no more
+    if (threadIdx.x < kBlockKeys) tables.nodes[threadIdx.x] = -1;
+    __syncthreads();
+    const int64_t query_row = tile.row + block.row;
+    for (int64_t j = threadIdx.x; j < tile.request_rows; j += kAttentionThreads) {
+      const int64_t position = row_position(p, tile, j);
+      if (position < block.begin || position >= block.begin + kBlockKeys ||
+          position < bounds.window_begin || position >= bounds.window_end ||
+          !mask_allows(query_row, j)) {
+        continue;
+      }
+      if (p.pages.slot(tile.state_row, tile.ctx_len + j) < 0) {
+        status |= kOutOfRange;
+      } else if (atomicMax(&tables.nodes[position - block.begin], static_cast<int>(j)) >= 0) {
+        status |= kBadTree;
+      }
+    }
+    __syncthreads();
+  }
+
+  // Finds the rows of a block and says in tables.present which are there. Called by the whole CTA.
+  __device__ void find_block(const KeyBlock& block, int slot) {
+    const int key = 16 * warp_index() + lane_index() % 16;
+    const int64_t position = block.begin + key;
+    row = {-1, -1};
+    if (block.row < 0) {
+      if (position >= tile.key_begin && position < tile.key_end) row = find(position, slot, key);
+    } else {
+      const RowBounds bounds(p, tile, tile.row + block.row);
+      place_nodes(block, bounds);
+      const bool is_committed = position >= bounds.window_begin && position < bounds.keys_end;
+      const int node = tables.nodes[key];
+      if (node >= 0) {
+        row = find(tile.ctx_len + node, slot, key);
+      } else if (is_committed) {
+        row = find(position, slot, key);
+        if (row.k < 0 && position >= tile.table_begin && position < tile.table_end) {
+          status |= kOutOfRange;
+        }
+      }
+    }
+    if (row.k < 0 && lane_index() < 16) {
+      tables.k_scales[slot][key] = tables.v_scales[slot][key] = 1.0f;
+    }
+    const uint32_t here = __ballot_sync(kFullMask, row.k >= 0);
+    if (lane_index() == 0) tables.present[slot][warp_index()] = here & 0xffff;
+  }
+
+  __device__ uint64_t present(int slot) const {
+    uint64_t bits = 0;
+#pragma unroll
+    for (int warp = 0; warp < kAttentionWarps; ++warp) {
+      bits |= tables.present[slot][warp] << (16 * warp);
+    }
+    return bits;
+  }
+
+  // Copies the found rows of one cache to shared memory as T; zeros where there is no key and past
+  // the head's dimension. A stored byte is exact in T, its scale is applied to the score or weight.
+  template <class T, int kDim>
+  __device__ void copy(const ArrayView<4>& cache, int64_t dim, bool is_value, uint32_t to) const {
+    constexpr int kPiece = 16 / sizeof(T), kPieces = kDim / kPiece;
+    const int64_t mask = cache.strides[0] | cache.strides[1] | cache.strides[2];
+    const bool is_same = cache.dtype == dtype_of<T>();
+    const bool is_aligned =
+        is_same && (reinterpret_cast<uint64_t>(cache.data) | mask * sizeof(T)) % 16 == 0;
+    const int64_t own = is_value ? row.v : row.k;
+#pragma unroll 1
+    for (int i = lane_index(); i < 16 * kPieces; i += kWarpSize) {
+      const int in_warp = i / kPieces, piece = i % kPieces;
+      const int64_t at = __shfl_sync(kFullMask, own, in_warp);
+      const bool is_there = at >= 0 && piece * kPiece < dim;
+      const uint32_t slot = to + piece_offset<T, kDim>(16 * warp_index() + in_warp, piece);
+      if (is_aligned) {
+        const T* from = static_cast<const T*>(cache.data) + (is_there ? at + piece * kPiece : 0);
+        cp_async_16(slot, from, is_there ? 16 : 0);
+        continue;
+      }
+      alignas(16) T elements[kPiece] = {};
+      if (is_there) load_piece(cache, at + piece * kPiece, elements);
+      store_shared_16(slot, *reinterpret_cast<const uint4*>(elements));
+    }
+  }
+
+  template <class T, int kPiece>
+  __device__ static void load_piece(const ArrayView<4>& cache, int64_t at, T (&to)[kPiece]) {
+    (void)with_dtype<float, BF16, F16, F8E4M3, F8E5M2, int8_t>(
+        cache.dtype, [&]<class U>(std::type_identity<U>) {
+#pragma unroll
+          for (int i = 0; i < kPiece; ++i) {
+            to[i] = from_float<T>(to_float(static_cast<const U*>(cache.data)[at + i]));
+          }
+        });
+  }
+};
+
+}  // namespace dflash
