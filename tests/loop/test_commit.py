@@ -89,6 +89,15 @@ def test_a_stop_token_at_the_end_of_the_buffer_is_no_fault(device):
     assert kept == [2] and call["finished"].item() and call["status"].item() == 0
 
 
+@pytest.mark.parametrize("count", [31, 32, 33, 64, 65, 70])
+def test_long_emissions(device, count):
+    """Both sides of a warp's 32 tokens; then a stop token far behind."""
+    ids = torch.arange(100, 170)[None]
+    call = make_call([1], ids.tolist(), [70], capacity=80, num_emitted=[count], stop_ids=[[164]])
+    kept, _ = check(device, call)
+    assert kept == [min(count, 65)]
+
+
 def test_every_short_request(device):
     """Each emission over {stop, not, negative}, with each length, minimum and maximum."""
     emitted = list(product((70, 5, -1), repeat=3))
