@@ -8,7 +8,8 @@
 //   weight  = exp(x - new max), so 0 for a key that is not visible
 //   sum     = fma(sum, alpha, block's), alpha = exp(old max - new max); the block's weights are
 //             added in 16 chains (offset mod 16), then the chains pairwise
-//   out     = out * alpha, then one fma chain per (pair, column) over the visible keys, ascending
+//   out     = fma(out, alpha, block's), one fma chain from zero per (pair, column) over the visible
+//             keys, ascending: chains of 64 keep the error of long contexts small
 //
 // Width and tile decide only which chains run side by side. `static`: see common/dtype.h.
 #pragma once
@@ -76,8 +77,8 @@ static void load_transposed(const GatheredRows& in, float* out) {
 
 // --- products ---
 
-// c[r][n] = start + sum over i of a[r][offsets[i]] * b[rows[i]][n], where start is 0, or
-// c[r][n] * alpha[r]. Null lists: i itself.
+// c[r][n] = sum over i of a[r][offsets[i]] * b[rows[i]][n], plus c[r][n] * alpha[r] if there is an
+// alpha. Null lists: i itself.
 struct Product {
   const float* a;
   int64_t a_stride;
@@ -97,11 +98,7 @@ static void product_tile(const Product& p, int64_t row, int64_t col) {
   const float* a = p.a + row * p.a_stride;
   float* c = p.c + row * p.c_stride + col;
   for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVecs; ++v) {
-      acc[r][v] = p.alpha == nullptr ? V::broadcast(0.0f)
-                                     : V::mul(V::load(c + r * p.c_stride + v * V::kWidth),
-                                              V::broadcast(p.alpha[row + r]));
-    }
+    for (int v = 0; v < kVecs; ++v) acc[r][v] = V::broadcast(0.0f);
   }
   for (int64_t i = 0; i < p.count; ++i) {
     const float* a_col = a + (kListed ? p.offsets[i] : i);
@@ -114,7 +111,12 @@ static void product_tile(const Product& p, int64_t row, int64_t col) {
     }
   }
   for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kVecs; ++v) V::store(c + r * p.c_stride + v * V::kWidth, acc[r][v]);
+    for (int v = 0; v < kVecs; ++v) {
+      float* out = c + r * p.c_stride + v * V::kWidth;
+      const typename V::Reg sum = acc[r][v];
+      V::store(out, p.alpha == nullptr ? sum
+                                       : V::fma(V::load(out), V::broadcast(p.alpha[row + r]), sum));
+    }
   }
 }
 
