@@ -11,6 +11,8 @@ PYTHON := .venv/bin/python
 build: .venv/ready
 	$(PYTHON) -m pip install -q --no-build-isolation --no-deps -e .
 
+# The decoder runs on the CPU, and the CUDA kernels take minutes to compile.
+demo: export DFLASH_CUDA := OFF
 demo: build
 	$(PYTHON) -m dflash_ops generate "$$(cat bench/prompts/edit.txt)" --draft-len 12 --compare
 

@@ -32,8 +32,10 @@ class CMakeBuild(build_ext):
     def run(self):
         build = ROOT / "build" / sys.implementation.cache_tag
         prefix = ROOT / "python" if self.inplace else Path(self.build_lib).resolve()
-        for stale in (prefix / "dflash_ops").glob("*.so"):  # a CPU build after a CUDA build
-            stale.unlink()
+        # What this build does not make must not stay from one that did: a CUDA or a ptx library.
+        for folder in (prefix / "dflash_ops", ROOT / "tools" / "ptxrun"):
+            for stale in folder.glob("*.so"):
+                stale.unlink()
 
         options = {
             "Python_EXECUTABLE": sys.executable,

@@ -33,6 +33,17 @@ def test_exact_inputs_and_ties(device, vocab, start, k, rows, dtype, packed, see
     assert torch.equal(got.lse, torch.tensor(lse))
 
 
+@pytest.mark.parametrize("start", [0, 5, 512, 1536])
+def test_sums_merge_by_absolute_id(device, start):
+    """Many rows: the logarithm hides most roundings of the sum."""
+    g = torch.Generator().manual_seed(0)
+    h, weight = torch.rand(600, 1, generator=g) + 0.5, torch.randn(1500, 1, generator=g)
+    bias = torch.zeros(1500)
+    got = lm_head_topk(h, weight, bias, k=1, vocab_start=start, vocab_size=start + 1500)
+    lse = [_C.hooks.lse(row.data_ptr(), 1500, start) for row in fp32_logits(h, weight, bias)]
+    assert torch.equal(got.lse, torch.tensor(lse))
+
+
 def test_close_to_reference(device):
     h, weight, bias = random_head(1, 9, 1500, 300, torch.bfloat16)
     got = lm_head_topk(h, weight, bias, k=20, logit_scale=0.5)
