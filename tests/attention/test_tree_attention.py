@@ -17,7 +17,7 @@ from sequences import (
     same_bits,
 )
 
-from dflash_ops import Attended, Status, reference, tree_attention
+from dflash_ops import Attended, Status, cpu_isa, cpu_isas, pin_cpu_isa, reference, tree_attention
 
 OP = torch.ops.dflash.tree_attention
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
@@ -171,8 +171,14 @@ def test_every_stored_byte_is_read_right(device, cache_dtype):
         "cu_rows": torch.arange(33),
         "ctx_lens": torch.zeros(32, dtype=torch.int64),
     }
-    got = tree_attention(**moved(call, device)).out.cpu()
-    assert torch.equal(got.flatten().nan_to_num(777), stored.float().flatten().nan_to_num(777))
+    want, in_use = stored.float().flatten().nan_to_num(777), cpu_isa()
+    try:
+        for isa in cpu_isas():
+            pin_cpu_isa(isa)
+            got = tree_attention(**moved(call, device)).out.cpu()
+            assert torch.equal(got.flatten().nan_to_num(777), want), isa
+    finally:
+        pin_cpu_isa(in_use)
 
 
 # --- masks, padding, layouts ---
