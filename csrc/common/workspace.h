@@ -20,13 +20,15 @@ struct WorkspaceEntry {
   int64_t (*bytes)(const WorkspaceBounds& bounds, bool is_cuda);
 };
 
+constexpr int64_t head_fallback(const WorkspaceBounds& b, bool) {
+  return fallback_bytes(b.max_fallback_rows, b.vocab_size);
+}
+
 // One line per op that takes a workspace.
 inline constexpr WorkspaceEntry kWorkspaces[] = {
     {"verify_gemm", [](const WorkspaceBounds&, bool) -> int64_t { return 0; }},
-    {"lm_head_sample",
-     [](const WorkspaceBounds& b, bool) -> int64_t {
-       return fallback_bytes(b.max_fallback_rows, b.vocab_size);
-     }},
+    {"lm_head_sample", head_fallback},
+    {"lm_head_verify", head_fallback},
 };
 
 }  // namespace dflash

@@ -9,9 +9,6 @@
 
 namespace dflash {
 
-using TensorList = std::vector<Tensor>;
-using OptionalTensorList = std::optional<TensorList>;
-
 // name[idx], one tensor of a list
 inline std::string element_name(std::string name, size_t idx) {
   name.append(1, '[').append(std::to_string(idx)).append(1, ']');

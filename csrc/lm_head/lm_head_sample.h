@@ -33,17 +33,10 @@ void lm_head_sample_out(
   p.sampling = sampling_options(
       checks, {positions, cu_verify, req_rows, temperature, top_k, top_p, min_p, seeds, order},
       rows);
-  checks.at_least<int64_t>("max_fallback_rows", max_fallback_rows, 1);
   p.max_fallback_rows = max_fallback_rows;
-  const int64_t bytes = fallback_bytes(max_fallback_rows, p.head.options.num_columns);
-  if (workspace) {
-    checks.tensor("workspace", *workspace, {ScalarType::Byte}, "[bytes]", {-1});
-    checks.at_least("len(workspace)", workspace->size(0), bytes);
-    checks.last_contiguous("workspace", *workspace);
-  }
   const bool may_fall_back = temperature && (top_k || top_p || min_p);
-  const Tensor memory =
-      workspace ? *workspace : new_tensor(h, {may_fall_back ? bytes : 0}, ScalarType::Byte);
+  const Tensor memory = fallback_memory(checks, h, workspace, max_fallback_rows,
+                                        p.head.options.num_columns, may_fall_back);
   p.workspace = static_cast<float*>(memory.mutable_data_ptr());
   p.ids = checks.index_out("ids", ids, "[Tv]", {rows});
   p.logprobs = checks.array_out<1>("logprobs", logprobs, {ScalarType::Float}, "[Tv]", {rows});

@@ -3,6 +3,7 @@
 
 #include "gemm/weight.h"
 #include "lm_head/params.h"
+#include "lm_head/plan.h"
 #include "sample/options.h"
 
 namespace dflash {
@@ -39,6 +40,19 @@ inline HeadParams head_params(const Checks& checks, const HeadArgs& args) {
   p.options = logit_options(checks, args.logits, args.h.size(0), columns);
   p.status = checks.status(args.status, "[Tv]", p.options.num_rows);
   return p;
+}
+
+// Where the second pass of rows whose filter keeps many ids writes their logits.
+inline Tensor fallback_memory(const Checks& checks, const Tensor& h,
+                              const OptionalTensor& workspace, int64_t max_fallback_rows,
+                              int64_t num_columns, bool may_fall_back) {
+  checks.at_least<int64_t>("max_fallback_rows", max_fallback_rows, 1);
+  const int64_t bytes = fallback_bytes(max_fallback_rows, num_columns);
+  if (!workspace) return new_tensor(h, {may_fall_back ? bytes : 0}, ScalarType::Byte);
+  checks.tensor("workspace", *workspace, {ScalarType::Byte}, "[bytes]", {-1});
+  checks.at_least("len(workspace)", workspace->size(0), bytes);
+  checks.last_contiguous("workspace", *workspace);
+  return *workspace;
 }
 
 // Tv, before anything was checked: what the outputs are made for.

@@ -36,7 +36,7 @@ static constexpr RowLaw temperature_law(const SamplingOptions& o, int64_t i, int
   }
   const float temperature = o.temperature ? *o.temperature.at<float>(row) : 1.0f;
   law.is_greedy = !(temperature >= kGreedyBelow);
-  law.inv_temperature = 1.0f / temperature;
+  law.inv_temperature = inverse_temperature(temperature);
   return law;
 }
 
@@ -87,10 +87,13 @@ struct LmHeadVerifyParams {
   HeadParams head;
   IndexTable ids;  // [Tv, K]   -1: none
   SamplingOptions sampling;
+  int64_t max_fallback_rows;
+  float* workspace;          // [max_fallback_rows, fallback_stride(V_local)]
   ArrayOut<2> values;        // [Tv, K]   fp32
   ArrayOut<1> lse;           // [Tv]      fp32
   ArrayOut<1> tempered_lse;  // [Tv]      fp32
   IndexOut rest_ids;         // [Tv]
+  ArrayOut<1> rest_values;   // [Tv]      fp32
   ArrayOut<1> rest_keys;     // [Tv]      fp32
   ArrayOut<2> top_values;    // [Tv, 64]  fp32
   IndexOut top_ids;          // [Tv, 64]

@@ -41,6 +41,12 @@ struct SamplingOptions {
 
 inline constexpr float kGreedyBelow = 1e-5f;  // temperatures
 
+// Not 0 at infinity: a masked logit times it stays -inf.
+static constexpr float inverse_temperature(float temperature) {
+  const float inverse = 1.0f / temperature;
+  return inverse > 0x1p-126f ? inverse : 0x1p-126f;
+}
+
 // One row of input, as the options name it.
 struct RowSource {
   int64_t row;       // of the input; -1: a padded row
@@ -107,7 +113,7 @@ static constexpr RowLaw row_law(const SamplingOptions& o, int64_t i, int64_t num
   const float temperature = o.temperature ? *o.temperature.at<float>(row) : 0.0f;
   if (!(temperature >= kGreedyBelow)) return law;  // NaN too
   law.is_greedy = false;
-  law.inv_temperature = 1.0f / temperature;
+  law.inv_temperature = inverse_temperature(temperature);
   const int64_t top_k = o.top_k ? o.top_k[row] : 0;
   const float top_p = o.top_p ? *o.top_p.at<float>(row) : 1.0f;
   const float min_p = o.min_p ? *o.min_p.at<float>(row) : 0.0f;

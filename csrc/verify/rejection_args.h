@@ -10,32 +10,42 @@ namespace dflash {
 struct DraftLawArgs {
   const OptionalTensor& q;
   const OptionalTensor& q_ids;
+  const OptionalTensor& draft_to_target;
   const OptionalTensor& draft_kind;
 };
 
 inline void check_draft_law(const Checks& checks, const DraftLawArgs& args, RejectionParams& p) {
   const int64_t rows = p.options.num_rows;
-  const auto& [q, q_ids, draft_kind] = args;
+  const auto& [q, q_ids, draft_to_target, draft_kind] = args;
   checks.given("q", q.has_value(), "q_ids", q_ids.has_value());
+  checks.given("q", q.has_value(), "draft_to_target", draft_to_target.has_value());
   checks.given("q", q.has_value(), "draft_kind", draft_kind.has_value());
+  p.draft_to_target = checks.index("draft_to_target", draft_to_target, "[Vd]", -1);
+  p.draft_vocab_size = draft_to_target ? draft_to_target->size(0) : p.options.vocab_size;
   if (q_ids) {
     checks.tensor("q", *q, {ScalarType::Float}, "[Tv, K]", {rows, -1});
     checks.at_most("K", q->size(1), kMaxSparseQ);
     p.q_ids = checks.index_table("q_ids", *q_ids, "[Tv, K]", {rows, q->size(1)});
     p.q = checks.array<2>("q", q, {ScalarType::Float}, "[Tv, K]", {rows, q->size(1)});
   } else {
-    p.q = checks.array<2>("q", q, {ScalarType::Float}, "[Tv, vocab_size]",
-                          {rows, p.options.vocab_size});
+    p.q = checks.array<2>("q", q, {ScalarType::Float},
+                          draft_to_target ? "[Tv, Vd]" : "[Tv, vocab_size]",
+                          {rows, p.draft_vocab_size});
   }
   p.draft_kind = checks.index("draft_kind", draft_kind, "[B]", p.sampling.num_requests);
 }
 
-inline void check_rejection_inputs(const Checks& checks, const Tensor& tokens, const Tensor& logits,
-                                   const LogitArgs& logit_args, const SamplingArgs& sampling_args,
-                                   const DraftLawArgs& law_args, RejectionParams& p) {
+inline void check_logits(const Checks& checks, const Tensor& logits, const LogitArgs& logit_args,
+                         RejectionParams& p) {
   p.logits = checks.array<2>("logits", logits, kFloats, "[num_rows, V]", {-1, -1});
   checks.last_contiguous("logits", logits);
   p.options = logit_options(checks, logit_args, logits.size(0), logits.size(1));
+}
+
+// After the options are there.
+inline void check_rejection_inputs(const Checks& checks, const Tensor& tokens,
+                                   const SamplingArgs& sampling_args, const DraftLawArgs& law_args,
+                                   RejectionParams& p) {
   const int64_t rows = p.options.num_rows;
   p.tokens = checks.index("tokens", tokens, "[Tv]", rows);
   p.sampling = sampling_options(checks, sampling_args, rows);
@@ -83,14 +93,14 @@ inline void check_rejection_outs(const Checks& checks, int64_t max_path, bool pr
 
 using Rejected = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-inline Rejected new_rejection_outs(const Tensor& tokens, const Tensor& logits,
+inline Rejected new_rejection_outs(const Tensor& tokens, const OptionalTensor& logits,
                                    const Tensor& cu_verify, int64_t max_path, bool probe,
                                    int64_t vocab_start, std::optional<int64_t> vocab_size) {
   // Not checked yet, so only kept from being negative: the checks say what is wrong.
   const int64_t batch = std::max<int64_t>(cu_verify.numel() - 1, 0),
                 path = std::max<int64_t>(max_path, 0) + 1;
   const int64_t rows = probe ? tokens.numel() : 0;
-  const int64_t columns = logits.dim() == 2 ? logits.size(1) : 0;
+  const int64_t columns = logits && logits->dim() == 2 ? logits->size(1) : 0;
   const int64_t width = std::max<int64_t>(vocab_size.value_or(vocab_start + columns), 0);
   const auto ints = [&](IntHeaderOnlyArrayRef shape) {
     return new_tensor(tokens, shape, ScalarType::Long);

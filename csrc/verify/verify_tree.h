@@ -13,23 +13,25 @@ void verify_tree_out(
     const Tensor& cu_verify, const OptionalTensor& req_rows, const OptionalTensor& temperature,
     const OptionalTensor& top_k, const OptionalTensor& top_p, const OptionalTensor& min_p,
     const OptionalTensor& seeds, std::string order, const OptionalTensor& q,
-    const OptionalTensor& q_ids, const OptionalTensor& draft_kind, std::string rule,
-    bool replacement, double typical_eps, double typical_delta, int64_t max_path, bool probe,
-    const OptionalTensor& verify_rows, double logit_scale, double softcap, int64_t vocab_start,
-    std::optional<int64_t> vocab_size, const OptionalTensor& token_mask,
-    const OptionalTensor& mask_rows, const OptionalTensor& adj_cu, const OptionalTensor& adj_ids,
-    const OptionalTensor& adj_values, const OptionalTensor& status, const Tensor& emitted,
-    const Tensor& num_accepted, const Tensor& num_emitted, const Tensor& accepted_rows,
-    const Tensor& logprobs, const Tensor& accept_probs, const Tensor& coins, const Tensor& counters,
-    const Tensor& weights) {
+    const OptionalTensor& q_ids, const OptionalTensor& draft_to_target,
+    const OptionalTensor& draft_kind, std::string rule, bool replacement, double typical_eps,
+    double typical_delta, int64_t max_path, bool probe, const OptionalTensor& verify_rows,
+    double logit_scale, double softcap, int64_t vocab_start, std::optional<int64_t> vocab_size,
+    const OptionalTensor& token_mask, const OptionalTensor& mask_rows, const OptionalTensor& adj_cu,
+    const OptionalTensor& adj_ids, const OptionalTensor& adj_values, const OptionalTensor& status,
+    const Tensor& emitted, const Tensor& num_accepted, const Tensor& num_emitted,
+    const Tensor& accepted_rows, const Tensor& logprobs, const Tensor& accept_probs,
+    const Tensor& coins, const Tensor& counters, const Tensor& weights) {
   const Checks checks{"verify_tree", tokens};
   VerifyTreeParams p{};
+  check_logits(checks, logits,
+               {verify_rows, logit_scale, softcap, vocab_start, vocab_size, token_mask, mask_rows,
+                adj_cu, adj_ids, adj_values},
+               p);
   check_rejection_inputs(
-      checks, tokens, logits,
-      {verify_rows, logit_scale, softcap, vocab_start, vocab_size, token_mask, mask_rows, adj_cu,
-       adj_ids, adj_values},
+      checks, tokens,
       {positions, cu_verify, req_rows, temperature, top_k, top_p, min_p, seeds, order},
-      {q, q_ids, draft_kind}, p);
+      {q, q_ids, draft_to_target, draft_kind}, p);
   p.parents = checks.index("parents", parents, "[Tv]", p.options.num_rows);
   checks.one_of("rule", rule, {"rrs", "traversal", "target_only", "typical"});
   p.rule = rule == "rrs"           ? TreeRule::kRecursive
@@ -50,28 +52,26 @@ void verify_tree_out(
 }
 
 template <auto kRun>
-Rejected verify_tree(const Tensor& tokens, const Tensor& logits, const Tensor& parents,
-                     const Tensor& positions, const Tensor& cu_verify,
-                     const OptionalTensor& req_rows, const OptionalTensor& temperature,
-                     const OptionalTensor& top_k, const OptionalTensor& top_p,
-                     const OptionalTensor& min_p, const OptionalTensor& seeds, std::string order,
-                     const OptionalTensor& q, const OptionalTensor& q_ids,
-                     const OptionalTensor& draft_kind, std::string rule, bool replacement,
-                     double typical_eps, double typical_delta, int64_t max_path, bool probe,
-                     const OptionalTensor& verify_rows, double logit_scale, double softcap,
-                     int64_t vocab_start, std::optional<int64_t> vocab_size,
-                     const OptionalTensor& token_mask, const OptionalTensor& mask_rows,
-                     const OptionalTensor& adj_cu, const OptionalTensor& adj_ids,
-                     const OptionalTensor& adj_values, const OptionalTensor& status) {
+Rejected verify_tree(
+    const Tensor& tokens, const Tensor& logits, const Tensor& parents, const Tensor& positions,
+    const Tensor& cu_verify, const OptionalTensor& req_rows, const OptionalTensor& temperature,
+    const OptionalTensor& top_k, const OptionalTensor& top_p, const OptionalTensor& min_p,
+    const OptionalTensor& seeds, std::string order, const OptionalTensor& q,
+    const OptionalTensor& q_ids, const OptionalTensor& draft_to_target,
+    const OptionalTensor& draft_kind, std::string rule, bool replacement, double typical_eps,
+    double typical_delta, int64_t max_path, bool probe, const OptionalTensor& verify_rows,
+    double logit_scale, double softcap, int64_t vocab_start, std::optional<int64_t> vocab_size,
+    const OptionalTensor& token_mask, const OptionalTensor& mask_rows, const OptionalTensor& adj_cu,
+    const OptionalTensor& adj_ids, const OptionalTensor& adj_values, const OptionalTensor& status) {
   Rejected outs =
       new_rejection_outs(tokens, logits, cu_verify, max_path, probe, vocab_start, vocab_size);
   const auto& [emitted, num_accepted, num_emitted, accepted_rows, logprobs, accept_probs, coins,
                counters, weights] = outs;
   verify_tree_out<kRun>(
       tokens, logits, parents, positions, cu_verify, req_rows, temperature, top_k, top_p, min_p,
-      seeds, std::move(order), q, q_ids, draft_kind, std::move(rule), replacement, typical_eps,
-      typical_delta, max_path, probe, verify_rows, logit_scale, softcap, vocab_start, vocab_size,
-      token_mask, mask_rows, adj_cu, adj_ids, adj_values, status, emitted, num_accepted,
+      seeds, std::move(order), q, q_ids, draft_to_target, draft_kind, std::move(rule), replacement,
+      typical_eps, typical_delta, max_path, probe, verify_rows, logit_scale, softcap, vocab_start,
+      vocab_size, token_mask, mask_rows, adj_cu, adj_ids, adj_values, status, emitted, num_accepted,
       num_emitted, accepted_rows, logprobs, accept_probs, coins, counters, weights);
   return outs;
 }

@@ -44,8 +44,10 @@ class HeadRecord(NamedTuple):
     tempered_lse: Tensor
     """``[Tv]`` float32, at the request's temperature."""
     rest_ids: Tensor
-    """``[Tv]`` int64: the best of the ids that were not given, with the residual's noise; -1 with
-    a filter, in greedy rows, or if there is none."""
+    """``[Tv]`` int64: the best of the ids that were not given, with the residual's noise; of a row
+    with a filter that is not covered, of all that it keeps. -1: none."""
+    rest_values: Tensor
+    """``[Tv]`` float32: its logit."""
     rest_keys: Tensor
     """``[Tv]`` float32: its score ``fmaf(z, 1/T, g)``."""
     top_values: Tensor
@@ -53,7 +55,7 @@ class HeadRecord(NamedTuple):
     top_ids: Tensor
     """``[Tv, 64]`` int64; -1: absent."""
     covered: Tensor
-    """``[Tv]`` bool: the filtered law is inside ``top_ids``."""
+    """``[Tv]`` bool: the filtered law is inside ``top_ids``. Never on a shard of the vocabulary."""
 
 
 class HeadOptions(LogitOptions, total=False):
@@ -94,6 +96,14 @@ def _check_head(
     rows = check_logits(checks, options, h.shape[0], columns)
     checks.tensor("status", status, (torch.int32,), "[Tv]", rows)
     return rows, columns
+
+
+def _check_fallback(checks: Checks, max_rows: int, workspace: Tensor | None, columns: int) -> None:
+    checks.at_least("max_fallback_rows", max_rows, 1)
+    checks.tensor("workspace", workspace, (torch.uint8,), "[bytes]", -1)
+    if workspace is not None:
+        checks.at_least("len(workspace)", len(workspace), 4 * max_rows * (columns // 512 + 2) * 512)
+        checks.last_contiguous("workspace", workspace)
 
 
 def lm_head_topk(
@@ -183,12 +193,7 @@ def lm_head_sample(
     checks = Checks("lm_head_sample", h)
     rows, columns = _check_head(checks, h, weight, bias, options, status)
     check_sampling(checks, positions, cu_verify, options, rows)
-    checks.at_least("max_fallback_rows", max_fallback_rows, 1)
-    checks.tensor("workspace", workspace, (torch.uint8,), "[bytes]", -1)
-    if workspace is not None:
-        needed = 4 * max_fallback_rows * (columns // 512 + 2) * 512
-        checks.at_least("len(workspace)", len(workspace), needed)
-        checks.last_contiguous("workspace", workspace)
+    _check_fallback(checks, max_fallback_rows, workspace, columns)
     named = {"positions": positions, "cu_verify": cu_verify, "workspace": workspace}
     args = {**named, "max_fallback_rows": max_fallback_rows, "status": status, **options}
     if out is None:
@@ -266,6 +271,8 @@ def lm_head_verify(
     *,
     positions: Tensor,
     cu_verify: Tensor,
+    max_fallback_rows: int = 1,
+    workspace: Tensor | None = None,
     status: Tensor | None = None,
     out: HeadRecord | None = None,
     **options: Unpack[_LawOptions],
@@ -274,7 +281,8 @@ def lm_head_verify(
 
     A residual ``max(p - q, 0)`` is p where q is 0. So with the logits of the ids where it is not,
     the log-sum-exp, and the best of all others under the residual's noise, nothing else of the row
-    is needed. With a filter the law is the kept part of the best 64 candidates.
+    is needed. With a filter the law is the kept part of the best 64 candidates; rows where the
+    filter keeps more (not ``covered``) take a second pass over the head, which draws their token.
 
     Args:
         h, weight, bias: as :func:`lm_head_topk`.
@@ -282,8 +290,9 @@ def lm_head_verify(
             none.
         positions: ``[Tv]`` int, sequence index of each row's own token.
         cu_verify: ``[B + 1]`` int, verify rows of each request, the anchor first.
+        max_fallback_rows, workspace: as :func:`lm_head_sample`.
         status: ``[Tv]`` int32, :class:`Status` bits are OR-ed in. BAD_DRAFT_ID: an id outside the
-            vocabulary. NO_FINITE_LOGIT, OUT_OF_RANGE as :func:`lm_head_sample`.
+            vocabulary. NO_FINITE_LOGIT, OUT_OF_RANGE, BOUND_TOO_SMALL as :func:`lm_head_sample`.
         out: tensors to write into, of any strides.
         options: see :class:`HeadOptions` and :class:`SamplingOptions`.
 
@@ -297,12 +306,14 @@ def lm_head_verify(
     Reference: :func:`dflash_ops.reference.lm_head_verify`.
     """
     checks = Checks("lm_head_verify", h)
-    rows, _ = _check_head(checks, h, weight, bias, options, status)
+    rows, columns = _check_head(checks, h, weight, bias, options, status)
     checks.index("ids", ids, "[Tv, K]", rows, -1)
     count = ids.shape[1]
     checks.at_most("K", count, MAX_TOPK)
     check_sampling(checks, positions, cu_verify, options, rows)
-    args = {"positions": positions, "cu_verify": cu_verify, "status": status, **options}
+    _check_fallback(checks, max_fallback_rows, workspace, columns)
+    named = {"positions": positions, "cu_verify": cu_verify, "workspace": workspace}
+    args = {**named, "max_fallback_rows": max_fallback_rows, "status": status, **options}
     if out is None:
         return HeadRecord(*_OPS.lm_head_verify(h, weight, ids, bias, **args))
     fp32 = (torch.float32,)
@@ -310,6 +321,7 @@ def lm_head_verify(
     checks.tensor("lse", out.lse, fp32, "[Tv]", rows)
     checks.tensor("tempered_lse", out.tempered_lse, fp32, "[Tv]", rows)
     checks.index("rest_ids", out.rest_ids, "[Tv]", rows)
+    checks.tensor("rest_values", out.rest_values, fp32, "[Tv]", rows)
     checks.tensor("rest_keys", out.rest_keys, fp32, "[Tv]", rows)
     checks.tensor("top_values", out.top_values, fp32, "[Tv, 64]", rows, MAX_TOPK)
     checks.index("top_ids", out.top_ids, "[Tv, 64]", rows, MAX_TOPK)
@@ -354,6 +366,7 @@ def _(h, weight, ids, bias=None, *, verify_rows=None, **options):
         floats,
         torch.empty_like(floats),
         ints,
+        torch.empty_like(floats),
         torch.empty_like(floats),
         h.new_empty((rows, MAX_TOPK), dtype=torch.float32),
         h.new_empty((rows, MAX_TOPK), dtype=torch.int64),

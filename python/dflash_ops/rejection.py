@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ._check import FLOATS, Checks, _shape_name
 from ._options import LogitOptions, SamplingOptions, check_logits, check_sampling
+from .lm_head import MAX_TOPK, HeadRecord
 
 MAX_SPARSE_Q = 64
 
@@ -43,12 +44,15 @@ class _LawOptions(LogitOptions, SamplingOptions, total=False):
 
 def verify_chain(
     tokens: Tensor,
-    logits: Tensor,
+    logits: Tensor | None = None,
     *,
+    record_ids: Tensor | None = None,
+    record: HeadRecord | None = None,
     positions: Tensor,
     cu_verify: Tensor,
     q: Tensor | None = None,
     q_ids: Tensor | None = None,
+    draft_to_target: Tensor | None = None,
     draft_kind: Tensor | None = None,
     rule: str = "token",
     max_path: int,
@@ -70,23 +74,37 @@ def verify_chain(
     the last token follows ``max(s * p - q, 0)`` there. It never accepts
     fewer drafts in expectation.
 
+    The target's laws come as ``logits``, or as the ``record`` of :func:`lm_head_verify`, so that
+    nothing of the vocabulary's size is in memory. Then ``record_ids`` must list every id where q is
+    not 0 and the draft after each row, q must be none or sparse, the :class:`SamplingOptions` must
+    be those that the record was made with, and of the :class:`LogitOptions` only ``verify_rows``
+    and ``vocab_size`` are given. Tokens have the bits that the same logits in memory give. A row
+    that is not ``covered`` ends the chain: its token is the record's draw.
+
     Args:
         tokens: ``[Tv]`` int, token of each verify row: a request's anchor, then its drafts. A draft
             outside the vocabulary ends the chain before it.
         logits: ``[num_rows, V]`` bfloat16, float16 or float32, last dimension contiguous: row i is
             the target's after token i.
+        record_ids: ``[Tv, K]`` int, K <= 64: the ids that lm_head_verify was given.
+        record: what it returned.
         positions: ``[Tv]`` int, sequence index of each row's own token.
         cu_verify: ``[B + 1]`` int, verify rows of request b: ``cu_verify[b] .. cu_verify[b + 1]``.
-        q: ``[Tv, K]`` float32 with ``q_ids``, else ``[Tv, vocab_size]``: row i is the law
+        q: ``[Tv, K]`` float32 with ``q_ids``, else ``[Tv, Vd]``: row i is the law
             that the draft after it was drawn from; normalised here. Default: deterministic drafts.
         q_ids: ``[Tv, K]`` int, K <= 64; -1: absent. Entries with one id add up.
+        draft_to_target: ``[Vd]`` int, the token that each id of q stands for, for drafters with a
+            smaller vocabulary; of an EAGLE-3 checkpoint ``d2t + torch.arange(len(d2t))``. Ids of q
+            with one token add up. Default: q has the target's ids, Vd is ``vocab_size``.
         draft_kind: ``[B]`` int; 0: the request's drafts are deterministic, q is not read.
         rule: ``"token"`` or ``"block"``.
         max_path: most drafts that one request may accept.
         probe: also return the probabilities and counters that the decisions came from.
-        status: ``[B]`` int32, :class:`Status` bits are OR-ed in. BAD_DRAFT_ID. BAD_Q: NaN, negative
-            or nothing; the chain ends before that draft. BOUND_TOO_SMALL: ``max_path`` cut a path;
-            the tokens are right, only fewer. NO_FINITE_LOGIT, OUT_OF_RANGE as sample_logits.
+        status: ``[B]`` int32, :class:`Status` bits are OR-ed in. BAD_DRAFT_ID. BAD_Q: NaN,
+            negative, nothing, of an id that is no token, or not in the record; the chain ends
+            before that draft. BOUND_TOO_SMALL: ``max_path``, or a row that the record does not
+            cover, cut a path; the tokens are right, only fewer. NO_FINITE_LOGIT, OUT_OF_RANGE as
+            sample_logits.
         out: tensors to write into.
         options: see :class:`LogitOptions` and :class:`SamplingOptions`.
 
@@ -101,15 +119,23 @@ def verify_chain(
     Reference: :func:`dflash_ops.reference.verify_chain`.
     """
     checks = Checks("verify_chain", tokens)
-    rows, size = _check_inputs(
-        checks, tokens, logits, positions, cu_verify, q, q_ids, draft_kind, options
-    )
+    if logits is not None:
+        if record is not None:
+            raise ValueError("verify_chain: record must be None with logits, got a record")
+        rows, size = _check_logits(checks, logits, options)
+    else:
+        rows, size = _check_record(checks, tokens, record_ids, record, options)
+        checks.given("q_ids", q_ids, "q and a record", q)
+    checks.index("tokens", tokens, "[Tv]", rows)
+    check_sampling(checks, positions, cu_verify, options, rows)
+    laws = {"q": q, "q_ids": q_ids, "draft_to_target": draft_to_target, "draft_kind": draft_kind}
+    _check_draft_law(checks, rows, size, len(cu_verify) - 1, **laws)
     checks.one_of("rule", rule, "token", "block")
     batch = _check_bounds(checks, cu_verify, max_path, status)
 
-    named = {"positions": positions, "cu_verify": cu_verify, "q": q, "q_ids": q_ids}
-    more = {"draft_kind": draft_kind, "rule": rule, "max_path": max_path, "probe": probe}
-    args = {**named, **more, "status": status, **options}
+    source = {"record_ids": record_ids, "record": None if record is None else list(record)}
+    named = {"positions": positions, "cu_verify": cu_verify, "rule": rule, "max_path": max_path}
+    args = {**source, **named, **laws, "probe": probe, "status": status, **options}
     if out is None:
         return Verified(*torch.ops.dflash.verify_chain(tokens, logits, **args))
     _check_out(checks, out, batch, max_path + 1, rows if probe else 0, size)
@@ -126,6 +152,7 @@ def verify_tree(
     cu_verify: Tensor,
     q: Tensor | None = None,
     q_ids: Tensor | None = None,
+    draft_to_target: Tensor | None = None,
     draft_kind: Tensor | None = None,
     rule: str = "rrs",
     replacement: bool = False,
@@ -163,9 +190,12 @@ def verify_tree(
         parents: ``[Tv]`` int, local row of each row's parent, before it; -1 for the anchor.
         positions: ``[Tv]`` int, sequence index of each row's own token: anchor's plus depth.
         cu_verify: ``[B + 1]`` int, verify rows of request b: ``cu_verify[b] .. cu_verify[b + 1]``.
-        q: ``[Tv, K]`` float32 with ``q_ids``, else ``[Tv, vocab_size]``: row i is the law
+        q: ``[Tv, K]`` float32 with ``q_ids``, else ``[Tv, Vd]``: row i is the law
             that its children were drawn from; normalised here.
         q_ids: ``[Tv, K]`` int, K <= 64; -1: absent. Entries with one id add up.
+        draft_to_target: ``[Vd]`` int, the token that each id of q stands for, for drafters with a
+            smaller vocabulary; of an EAGLE-3 checkpoint ``d2t + torch.arange(len(d2t))``. Ids of q
+            with one token add up. Default: q has the target's ids, Vd is ``vocab_size``.
         draft_kind: ``[B]`` int; 0: the request's drafts are deterministic, which rrs and traversal
             refuse: BAD_Q, all are rejected.
         rule: ``"rrs"``, ``"traversal"``, ``"target_only"`` or ``"typical"``.
@@ -195,9 +225,11 @@ def verify_tree(
     Reference: :func:`dflash_ops.reference.verify_tree`.
     """
     checks = Checks("verify_tree", tokens)
-    rows, size = _check_inputs(
-        checks, tokens, logits, positions, cu_verify, q, q_ids, draft_kind, options
-    )
+    rows, size = _check_logits(checks, logits, options)
+    checks.index("tokens", tokens, "[Tv]", rows)
+    check_sampling(checks, positions, cu_verify, options, rows)
+    laws = {"q": q, "q_ids": q_ids, "draft_to_target": draft_to_target, "draft_kind": draft_kind}
+    _check_draft_law(checks, rows, size, len(cu_verify) - 1, **laws)
     checks.index("parents", parents, "[Tv]", rows)
     checks.one_of("rule", rule, "rrs", "traversal", "target_only", "typical")
     if rule in ("rrs", "traversal"):
@@ -206,10 +238,9 @@ def verify_tree(
     checks.at_least("typical_delta", typical_delta, 0)
     batch = _check_bounds(checks, cu_verify, max_path, status)
 
-    named = {"positions": positions, "cu_verify": cu_verify, "q": q, "q_ids": q_ids}
-    more = {"draft_kind": draft_kind, "rule": rule, "max_path": max_path, "probe": probe}
+    named = {"positions": positions, "cu_verify": cu_verify, "rule": rule, "max_path": max_path}
     only = {"replacement": replacement, "typical_eps": typical_eps, "typical_delta": typical_delta}
-    args = {**named, **more, **only, "status": status, **options}
+    args = {**named, **laws, **only, "probe": probe, "status": status, **options}
     if out is None:
         return Verified(*torch.ops.dflash.verify_tree(tokens, logits, parents, **args))
     _check_out(checks, out, batch, max_path + 1, rows if probe else 0, size)
@@ -217,35 +248,78 @@ def verify_tree(
     return out
 
 
-def _check_inputs(
-    checks: Checks,
-    tokens: Tensor,
-    logits: Tensor,
-    positions: Tensor,
-    cu_verify: Tensor,
-    q: Tensor | None,
-    q_ids: Tensor | None,
-    draft_kind: Tensor | None,
-    options: _LawOptions,
-) -> tuple[int, int]:
+def _check_logits(checks: Checks, logits: Tensor, options: _LawOptions) -> tuple[int, int]:
     """Returns Tv and the vocabulary's size."""
     checks.tensor("logits", logits, FLOATS, "[num_rows, V]", -1, -1)
     checks.last_contiguous("logits", logits)
     rows = check_logits(checks, options, *logits.shape)
     size = options.get("vocab_size")
-    size = options.get("vocab_start", 0) + logits.shape[1] if size is None else size
-    checks.index("tokens", tokens, "[Tv]", rows)
-    check_sampling(checks, positions, cu_verify, options, rows)
+    return rows, options.get("vocab_start", 0) + logits.shape[1] if size is None else size
+
+
+def _check_record(
+    checks: Checks,
+    tokens: Tensor,
+    ids: Tensor | None,
+    record: HeadRecord | None,
+    options: _LawOptions,
+) -> tuple[int, int]:
+    """Returns Tv and the vocabulary's size."""
+    size = options.get("vocab_size")
+    checks.given("logits or record", record, "tokens", tokens)
+    checks.given("record_ids", ids, "record", record)
+    checks.given("vocab_size", size, "record", record)
+    unread = {"logit_scale": 1.0, "softcap": 0.0, "vocab_start": 0}
+    for name, default in unread.items():
+        value = options.get(name, default)
+        checks.given("logits", None, name, None if value == default else value)
+    for name in ("token_mask", "adj_cu"):
+        checks.given("logits", None, name, options.get(name))
+    assert ids is not None and record is not None and size is not None
+    checks.any_tensor("tokens", tokens, "[Tv]", -1)
+    rows = check_logits(checks, options, len(tokens), size)
+    checks.at_least("len(record)", len(record), len(HeadRecord._fields))
+    checks.at_most("len(record)", len(record), len(HeadRecord._fields))
+    checks.index("record_ids", ids, "[Tv, K]", rows, -1)
+    count = ids.shape[1]
+    checks.at_most("K", count, MAX_SPARSE_Q)
+    fp32 = (torch.float32,)
+    checks.tensor("record.values", record.values, fp32, "[Tv, K]", rows, count)
+    checks.tensor("record.lse", record.lse, fp32, "[Tv]", rows)
+    checks.tensor("record.tempered_lse", record.tempered_lse, fp32, "[Tv]", rows)
+    checks.index("record.rest_ids", record.rest_ids, "[Tv]", rows)
+    checks.tensor("record.rest_values", record.rest_values, fp32, "[Tv]", rows)
+    checks.tensor("record.rest_keys", record.rest_keys, fp32, "[Tv]", rows)
+    checks.tensor("record.top_values", record.top_values, fp32, "[Tv, 64]", rows, MAX_TOPK)
+    checks.index("record.top_ids", record.top_ids, "[Tv, 64]", rows, MAX_TOPK)
+    checks.tensor("record.covered", record.covered, (torch.bool,), "[Tv]", rows)
+    return rows, size
+
+
+def _check_draft_law(
+    checks: Checks,
+    rows: int,
+    size: int,
+    batch: int,
+    q: Tensor | None,
+    q_ids: Tensor | None,
+    draft_to_target: Tensor | None,
+    draft_kind: Tensor | None,
+) -> None:
     checks.given("q", q, "q_ids", q_ids)
+    checks.given("q", q, "draft_to_target", draft_to_target)
     checks.given("q", q, "draft_kind", draft_kind)
+    checks.index("draft_to_target", draft_to_target, "[Vd]", -1)
+    fp32 = (torch.float32,)
     if q is not None and q_ids is not None:
-        checks.tensor("q", q, (torch.float32,), "[Tv, K]", rows, -1)
+        checks.tensor("q", q, fp32, "[Tv, K]", rows, -1)
         checks.at_most("K", q.shape[1], MAX_SPARSE_Q)
         checks.index("q_ids", q_ids, "[Tv, K]", rows, q.shape[1])
+    elif draft_to_target is not None:
+        checks.tensor("q", q, fp32, "[Tv, Vd]", rows, len(draft_to_target))
     else:
-        checks.tensor("q", q, (torch.float32,), "[Tv, vocab_size]", rows, size)
-    checks.index("draft_kind", draft_kind, "[B]", len(cu_verify) - 1)
-    return rows, size
+        checks.tensor("q", q, fp32, "[Tv, vocab_size]", rows, size)
+    checks.index("draft_kind", draft_kind, "[B]", batch)
 
 
 def _check_bounds(checks: Checks, cu_verify: Tensor, max_path: int, status: Tensor | None) -> int:
@@ -276,7 +350,15 @@ def _check_out(
 @torch.library.register_fake("dflash::verify_chain")
 @torch.library.register_fake("dflash::verify_tree")
 def _(
-    tokens, logits, *_, cu_verify, max_path, probe=False, vocab_start=0, vocab_size=None, **options
+    tokens,
+    logits=None,
+    *_,
+    cu_verify,
+    max_path,
+    probe=False,
+    vocab_start=0,
+    vocab_size=None,
+    **options,
 ):
     batch, path = cu_verify.shape[0] - 1, max_path + 1
     rows = tokens.shape[0] if probe else 0

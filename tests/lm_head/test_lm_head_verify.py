@@ -1,11 +1,20 @@
 import pytest
 import torch
+from bounds import assert_within
 from heads import EDGES, both_layouts, fp32_logits, random_head
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sampling_rows import score_error
 
-from dflash_ops import HeadRecord, Status, lm_head_gather, lm_head_topk, lm_head_verify, reference
+from dflash_ops import (
+    HeadRecord,
+    Status,
+    lm_head_gather,
+    lm_head_topk,
+    lm_head_verify,
+    reference,
+    workspace_bytes,
+)
 from dflash_ops.reference import noise
 
 OP = torch.ops.dflash.lm_head_verify
@@ -71,7 +80,9 @@ def test_equals_reference(device, vocab, count, rows, dtype, packed, seed):
         assert (z / t + key).diff().abs() <= score_error(z, t, key).sum()
     finite = want.rest_ids >= 0
     assert ((got.rest_keys.double() - want.rest_keys)[finite].abs() < 1e-3).all()
-    assert (got.rest_keys[~finite] == -INF).all()
+    assert (got.rest_keys[~finite] == -INF).all() and (got.rest_values[~finite] == -INF).all()
+    picked = logits.float().gather(1, got.rest_ids.clamp(min=0)[:, None])[:, 0]
+    assert torch.equal(got.rest_values[finite], picked[finite])
 
 
 def test_covered(device):
@@ -84,7 +95,55 @@ def test_covered(device):
     assert got.covered[::3].tolist() == [True, False, True, False, False]
     top = lm_head_topk(h, weight, k=64)
     assert torch.equal(got.top_ids[:12], top.ids[:12]) and (got.top_ids[12:] == -1).all()
-    assert (got.rest_ids[:12] == -1).all() and (got.rest_ids[12:] > 0).all()
+    drawn = got.covered.logical_not()
+    assert (got.rest_ids >= 0).equal(drawn) and (got.rest_ids[12:] > 0).all()
+
+
+def test_infinite_temperature_counts_what_the_mask_allows(device):
+    h, weight, _ = random_head(0, 3, 600, 8)
+    mask = torch.full((3, 19), 0b1010, dtype=torch.int32)
+    ids = torch.zeros(3, 0).int()
+    got = lm_head_verify(h, weight, ids, **call_for(3, temperature=[INF]), token_mask=mask)
+    count = torch.full((3,), 38.0, dtype=torch.float64)
+    assert_within(got.tempered_lse, count.log(), terms=count.log())
+    gathered = lm_head_gather(
+        h,
+        weight,
+        torch.tensor([[1], [1], [2]]),
+        cu_verify=torch.tensor([0, 3]),
+        temperature=torch.tensor([INF]),
+        token_mask=mask,
+    )
+    want = torch.stack([-count.log()[0], -count.log()[0], torch.tensor(-INF).double()])
+    assert_within(gathered.tempered[:, 0], want, terms=count.log())
+
+
+def test_uncovered_rows_hold_the_draw_of_their_law(device):
+    """With and without room in the workspace; on a shard nobody knows the filter's set."""
+    h, weight, _ = random_head(1, 9, 300, 8)
+    ids = torch.randint(300, (9, 2))
+    call = call_for(9, temperature=[1.0, 5.0], top_p=[0.99], top_k=[0, 0, 200])
+    status = torch.zeros(9, dtype=torch.int32)
+    got = lm_head_verify(h, weight, ids, **call, status=status)
+    want = reference.lm_head_verify(h, weight, ids, **call)
+    open_rows = ~got.covered
+    assert open_rows.sum() > 2 and torch.equal(got.covered, want.covered)
+    assert torch.equal(got.rest_ids[open_rows], want.rest_ids[open_rows])
+    logits = fp32_logits(h, weight)
+    picked = logits.gather(1, got.rest_ids.clamp(min=0)[:, None])[:, 0]
+    assert torch.equal(got.rest_values[open_rows], picked[open_rows])
+    assert ((got.rest_keys.double() - want.rest_keys)[open_rows].abs() < 1e-3).all()
+    beyond = status == Status.BOUND_TOO_SMALL
+    assert int(beyond.sum()) == int(open_rows.sum()) - 1
+    size = workspace_bytes("lm_head_verify", "cpu", vocab_size=300, max_fallback_rows=9)
+    workspace = torch.zeros(size, dtype=torch.uint8)
+    status = torch.zeros(9, dtype=torch.int32)
+    again = lm_head_verify(
+        h, weight, ids, **call, max_fallback_rows=9, workspace=workspace, status=status
+    )
+    assert not status.any() and all(torch.equal(a, b) for a, b in zip(got, again, strict=True))
+    shard = lm_head_verify(h, weight[:200], ids, **call, vocab_size=300)
+    assert not shard.covered.any() and (shard.rest_ids == -1).all()
 
 
 def test_padded_rows_and_bad_ids(device):

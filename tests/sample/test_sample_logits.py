@@ -99,6 +99,15 @@ def test_extreme_temperatures(device, temperature):
     assert set(got.ids.tolist()) == ({1} if temperature < 1 else {0, 1, 2})
 
 
+def test_infinite_temperature_with_a_filter_and_a_mask(device):
+    """Every allowed id weighs the same, a masked one nothing."""
+    logits = torch.tensor([[5.0, 4.0, 3.0, 2.0, 1.0]]).expand(100, -1)
+    call = one_request_each(100, temperature=INF, top_p=0.5)
+    mask = torch.full((100, 1), 0b11101, dtype=torch.int32)
+    got, _ = draw(device, logits, **call, token_mask=mask)
+    assert set(got.ids.tolist()) == {0, 2}
+
+
 @settings(max_examples=60)
 @given(
     vocab=st.sampled_from(EDGES) | st.integers(1, 700),

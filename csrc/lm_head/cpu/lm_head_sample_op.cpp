@@ -3,6 +3,7 @@
 // keeps more.
 #include <torch/csrc/stable/library.h>
 
+#include "lm_head/cpu/fallback.h"
 #include "lm_head/cpu/scans.h"
 #include "lm_head/cpu_pass.h"
 #include "lm_head/lm_head_sample.h"
@@ -25,28 +26,6 @@ struct SampleWorker {
   void finish() { all.merge(own); }
 };
 
-// Writes logits down.
-struct StoreWorker {
-  float* workspace;
-  int64_t stride;
-  int64_t first_id_of_all;
-
-  void take(int64_t slot, int64_t first_id, const float* values) {
-    std::copy_n(values, kSpan, workspace + slot * stride + (first_id - first_id_of_all));
-  }
-  void finish() {}
-};
-
-struct MemoryReader final : SpanReader {
-  const float* row;
-  int64_t first_span;
-
-  MemoryReader(const float* logits, int64_t span) : row(logits), first_span(span) {}
-  void read(int64_t span, float* values) const override {
-    std::copy_n(row + (span - first_span) * kSpan, kSpan, values);
-  }
-};
-
 struct Run {
   const LmHeadSampleParams& p;
   std::vector<RowSource> sources;
@@ -58,21 +37,6 @@ struct Run {
     p.ids.set(row, token.id);
     *p.logprobs.at<float>(row) = token.logprob;
     p.head.status.add(row, token.status | bits);
-  }
-
-  void draw_from_memory(std::vector<int64_t> rows, const std::vector<float>& lse,
-                        const std::vector<float>& tempered_lse, int32_t bits) const {
-    const Head head(p.head, sources, std::move(rows));
-    const IdRange& ids = head.ids();
-    const int64_t stride = fallback_stride(p.head.options.num_columns);
-    head.for_each_span([&] { return StoreWorker{p.workspace, stride, ids.first_span() * kSpan}; });
-    torch::stable::parallel_for(0, head.num_slots(), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t slot = begin; slot < end; ++slot) {
-        const int64_t row = head.row(slot);
-        const MemoryReader reader(p.workspace + slot * stride, ids.first_span());
-        write(row, draw_in_passes(laws[row], ids, tempered_lse[row], reader), lse[row], bits);
-      }
-    });
   }
 };
 
@@ -114,14 +78,11 @@ void run_cpu(const LmHeadSampleParams& p, int32_t) {
       unknown.push_back(row);
     }
   }
-  // As many as the workspace holds in one more pass over the head; a pass for each further row.
-  for (size_t first = 0; first < unknown.size();) {
-    const size_t count = first == 0 ? static_cast<size_t>(p.max_fallback_rows) : 1;
-    const size_t last = std::min(first + count, unknown.size());
-    run.draw_from_memory({unknown.begin() + first, unknown.begin() + last}, lse, tempered_lse,
-                         first == 0 ? 0 : kBoundTooSmall);
-    first = last;
-  }
+  read_again(p.head, run.sources, unknown, p.max_fallback_rows, p.workspace,
+             [&](int64_t row, const IdRange& ids, const SpanReader& reader, int32_t bits) {
+               const RowLaw& law = run.laws[row];
+               run.write(row, draw_in_passes(law, ids, tempered_lse[row], reader), lse[row], bits);
+             });
 }
 
 }  // namespace

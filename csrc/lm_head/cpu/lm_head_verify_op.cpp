@@ -3,6 +3,7 @@
 // nobody comes back for it.
 #include <torch/csrc/stable/library.h>
 
+#include "lm_head/cpu/fallback.h"
 #include "lm_head/cpu/scans.h"
 #include "lm_head/cpu_pass.h"
 #include "lm_head/lm_head_verify.h"
@@ -37,6 +38,12 @@ struct VerifyWorker {
   void finish() { all.merge(own); }
 };
 
+void write_rest(const LmHeadVerifyParams& p, int64_t row, const Best& best) {
+  p.rest_ids.set(row, best.id);
+  *p.rest_values.at<float>(row) = best.value;
+  *p.rest_keys.at<float>(row) = best.score;
+}
+
 // A row before the pass, and what a padded row keeps.
 void clear(const LmHeadVerifyParams& p, int64_t row) {
   for (int64_t k = 0; k < p.ids.num_cols; ++k) {
@@ -51,8 +58,7 @@ void clear(const LmHeadVerifyParams& p, int64_t row) {
   }
   *p.lse.at<float>(row) = kMinusInf;
   *p.tempered_lse.at<float>(row) = kMinusInf;
-  p.rest_ids.set(row, -1);
-  *p.rest_keys.at<float>(row) = kMinusInf;
+  write_rest(p, row, {kMinusInf, kMinusInf, -1});
   p.covered[row * p.covered_stride] = false;
 }
 
@@ -61,7 +67,13 @@ void write_top(const LmHeadVerifyParams& p, int64_t row, int64_t j, float value,
   p.top_ids.set(row, j, id);
 }
 
-void write(const LmHeadVerifyParams& p, const Head& head, int64_t slot, const RowLaw& law,
+// On one shard of the vocabulary nobody knows what a filter keeps.
+bool is_shard(const LmHeadVerifyParams& p, const IdRange& ids) {
+  return ids.first > 0 || ids.last < p.head.options.vocab_size;
+}
+
+// Returns whether the record holds the row's law, or all that one shard can tell of it.
+bool write(const LmHeadVerifyParams& p, const Head& head, int64_t slot, const RowLaw& law,
            RowScan& scan, float lse, float tempered_lse) {
   const int64_t row = head.row(slot);
   bool& is_covered = p.covered[row * p.covered_stride];
@@ -78,12 +90,14 @@ void write(const LmHeadVerifyParams& p, const Head& head, int64_t slot, const Ro
     const int64_t count = scan.top.sort();
     const uint64_t* keys = scan.top.keys();
     for (int64_t j = 0; j < count; ++j) write_top(p, row, j, key_value(keys[j]), key_id(keys[j]));
+    if (is_shard(p, head.ids())) return true;
     is_covered =
         kept_of(law.filter, keys, count, count < kTopCount, law.inv_temperature, tempered_lse) >= 0;
+    return is_covered;
   } else if (scan.best.id >= 0) {
-    p.rest_ids.set(row, scan.best.id);
-    *p.rest_keys.at<float>(row) = scan.best.score;
+    write_rest(p, row, scan.best);
   }
+  return true;
 }
 
 void run_cpu(const LmHeadVerifyParams& p, int32_t) {
@@ -106,11 +120,25 @@ void run_cpu(const LmHeadVerifyParams& p, int32_t) {
   Scans scans(laws);
   head.for_each_span(
       [&] { return VerifyWorker{p, head, laws, raw, tempered, scans, Scans(laws)}; });
+  struct Uncovered {
+    const RowLaw* law;
+    float tempered_lse;
+  };
+  std::vector<Uncovered> known(o.num_rows);
+  std::vector<int64_t> uncovered;
   for (int64_t slot = 0; slot < head.num_slots(); ++slot) {
     const float lse = raw.lse(slot);
     const float tempered_lse = has_own_temperature(laws[slot]) ? tempered.lse(slot) : lse;
-    write(p, head, slot, laws[slot], scans[slot], lse, tempered_lse);
+    if (write(p, head, slot, laws[slot], scans[slot], lse, tempered_lse)) continue;
+    uncovered.push_back(head.row(slot));
+    known[head.row(slot)] = {&laws[slot], tempered_lse};
   }
+  read_again(p.head, sources, uncovered, p.max_fallback_rows, p.workspace,
+             [&](int64_t row, const IdRange& ids, const SpanReader& reader, int32_t bits) {
+               const auto [law, tempered_lse] = known[row];
+               write_rest(p, row, draw_in_passes(*law, ids, tempered_lse, reader));
+               p.head.status.add(row, bits);
+             });
 }
 
 }  // namespace

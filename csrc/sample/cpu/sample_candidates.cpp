@@ -1,45 +1,12 @@
 // sample_candidates: the token of a row from its best candidates, if they tell it.
 //
 // Reference: python/dflash_ops/reference/sample.py
+#include "sample/cpu/candidates.h"
 #include "sample/cpu/kernels.h"
 #include "sample/cpu/row.h"
-#include "sample/plan.h"
 
 namespace dflash {
 namespace {
-
-struct Candidates {
-  uint64_t keys[kMaxCandidates];
-  int64_t count = 0;
-  bool is_complete = false;  // the row has no other finite logit
-  int64_t lowest_id = -1;    // of a row without a finite logit
-  int32_t status = 0;
-};
-
-// A list ends at the first absent id. One that is not in order is not believed from there on.
-void read_candidates(const SampleCandidatesParams& p, int64_t row, Candidates& list) {
-  for (int64_t j = 0; j < p.num_candidates; ++j) {
-    const int64_t id = p.cand_ids(row, j);
-    if (id == -1) {
-      list.is_complete = true;
-      return;
-    }
-    if (id < 0 || id >= p.vocab_size) {
-      list.status |= kOutOfRange;
-      return;
-    }
-    const float value = p.values.at<float>(row)[j * p.values.strides[1]];
-    if (!(value > kMinusInf)) {
-      if (j == 0) list.lowest_id = id;
-      list.is_complete = true;
-      return;
-    }
-    const float largest = std::numeric_limits<float>::max();
-    const uint64_t key = candidate_key(std::min(value, largest) + 0.0f, id);
-    if (list.count > 0 && key >= list.keys[list.count - 1]) return;
-    list.keys[list.count++] = key;
-  }
-}
 
 // How many candidates the row's token is drawn from; -1: they do not tell.
 int64_t num_kept(const RowLaw& law, const Candidates& list, float lse) {
@@ -60,7 +27,7 @@ void sample_candidates_cpu(const SampleCandidatesParams& p, int64_t begin, int64
     bool is_covered = false;
     if (!law.is_padded) {
       Candidates list;
-      read_candidates(p, i, list);
+      read_candidates(p.values, p.cand_ids, i, p.vocab_size, list);
       status |= list.status;
       const float lse = *p.lse.at<float>(i);
       const int64_t kept = list.count > 0 ? num_kept(law, list, lse) : -1;

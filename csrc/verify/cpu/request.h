@@ -1,7 +1,9 @@
 // One request of rejection verification: its rows, its noise, and what is written of it.
 #pragma once
 
-#include "verify/cpu/chain_rows.h"
+#include "verify/cpu/record_row.h"
+#include "verify/cpu/residual.h"
+#include "verify/cpu/target_row.h"
 
 namespace dflash {
 
@@ -37,12 +39,13 @@ class RejectionRequest {
     return is_token && can_enter(i);
   }
   bool is_law_usable(int64_t i, DraftLaw& q) {
-    const bool is_good = read_draft_law(p_, first_ + i, is_sampled_, q);
+    const bool is_good = read_draft_law(p_, first_ + i, is_sampled_, scattered_, q);
     if (!is_good) bits_ |= kBadQ;
     return is_good;
   }
-  TargetRow load_target(int64_t i) {
-    TargetRow row = target_row(p_.logits, p_.options, source(i), law(i));
+  template <class Row>
+  Row load_target(int64_t i) {
+    Row row = Row::read(p_, first_ + i, law(i));
     if (row.only_id >= 0) bits_ |= kNoFiniteLogit;
     return row;
   }
@@ -63,14 +66,17 @@ class RejectionRequest {
     }
     return coin;
   }
-  Best draw_last(int64_t i, const TargetRow& row, const DraftLaw& q, float scale) const {
+  template <class Row>
+  Best draw_last(int64_t i, const Row& row, const DraftLaw& q, float scale) const {
     return draw_residual(row, q, scale, noise(kResidualStream, i));
   }
-  static float logprob(const Best& last, const TargetRow& row) {
+  template <class Row>
+  static float logprob(const Best& last, const Row& row) {
     return last.value > kMinusInf ? last.value - row.lse : kMinusInf;
   }
 
-  void probe_row(int64_t i, const TargetRow& row, const DraftLaw& q, float scale) {
+  template <class Row>
+  void probe_row(int64_t i, const Row& row, const DraftLaw& q, float scale) {
     write_weights(row, q, scale, p_.weights.at<float>(first_ + i), p_.weights.strides[1],
                   p_.options.vocab_size);
     write_counter(i, 1, -1, noise(kResidualStream, i));
@@ -106,6 +112,19 @@ class RejectionRequest {
   bool is_sampled_;
   int32_t bits_ = 0;
   int64_t anchor_idx_ = 0;
+  std::vector<float> scattered_;  // [vocab_size]  a dense q of a smaller vocabulary
 };
+
+// What a probe says of rows that nothing reaches.
+inline void clear_probe(const RejectionParams& p) {
+  for (int64_t i = 0; i < p.options.num_rows; ++i) {
+    *p.accept_probs.at<float>(i) = 0.0f;
+    *p.coins.at<float>(i) = 0.0f;
+    std::fill_n(p.counters + i * 8, 8, -1);
+    for (int64_t id = 0; id < p.options.vocab_size; ++id) {
+      p.weights.at<float>(i)[id * p.weights.strides[1]] = 0.0f;
+    }
+  }
+}
 
 }  // namespace dflash

@@ -13,9 +13,11 @@
 namespace dflash {
 namespace {
 
+template <class Row>
 class Chain : RejectionRequest {
  public:
-  Chain(const VerifyChainParams& p, int64_t b) : RejectionRequest(p, b), is_block_(p.is_block) {}
+  Chain(const VerifyChainParams& p, int64_t b)
+      : RejectionRequest(p, b), is_block_(p.is_block), max_path_(p.max_path) {}
 
   void run() {
     bool is_rejected = false;
@@ -28,7 +30,7 @@ class Chain : RejectionRequest {
 
       const int64_t draft = token(i + 1);
       const float p_draft = row_->prob(draft), q_draft = q_.prob(draft);
-      if (i <= p_.max_path) write_token(i, draft, row_->logprob(draft));
+      if (i <= max_path_) write_token(i, draft, row_->logprob(draft));
       if (is_block_) {
         scale_ = next_scale(scale_, p_draft, q_draft);
       } else {
@@ -42,11 +44,17 @@ class Chain : RejectionRequest {
 
  private:
   // The laws at row i. A draft that is not usable ends the chain before it, whatever its value: the
-  // law stays p.
+  // law stays p. A row that nothing can be drawn from ends the path before it.
   void load(int64_t i) {
-    row_.emplace(load_target(i));
+    row_.emplace(load_target<Row>(i));
+    if (!row_->can_draw()) max_path_ = std::min(max_path_, i - 1);
     q_ = DraftLaw{};
     has_draft_ = i + 1 < num_rows_ && is_draft_usable(i + 1) && is_law_usable(i, q_);
+    if (has_draft_) {
+      const int32_t missing = row_->missing(q_, token(i + 1));
+      bits_ |= missing;
+      has_draft_ = missing == 0;
+    }
     if (!has_draft_) q_ = DraftLaw{};
     loaded_ = i;
   }
@@ -62,9 +70,9 @@ class Chain : RejectionRequest {
   void finish() {
     int64_t count = 0;
     if (num_rows_ > 0) {
-      if (end_ > p_.max_path) {  // cut: the next accepted draft is the last token
+      if (end_ > max_path_) {  // cut: the next accepted draft is the last token
         bits_ |= kBoundTooSmall;
-        end_ = p_.max_path;
+        end_ = max_path_;
       } else {
         if (loaded_ != end_) load(end_);
         const Best last = draw_last(end_, *row_, q_, end_scale_);
@@ -77,11 +85,12 @@ class Chain : RejectionRequest {
   }
 
   bool is_block_;
+  int64_t max_path_;
   float scale_ = 1.0f;  // of rule block
   int64_t end_ = 0;     // accepted drafts
   float end_scale_ = 1.0f;
 
-  std::optional<TargetRow> row_;  // of row loaded_, like the next two
+  std::optional<Row> row_;  // of row loaded_, like the next two
   DraftLaw q_;
   bool has_draft_ = false;
   int64_t loaded_ = -1;
@@ -90,7 +99,13 @@ class Chain : RejectionRequest {
 }  // namespace
 
 void verify_chain_cpu(const VerifyChainParams& p, int64_t begin, int64_t end) {
-  for (int64_t b = begin; b < end; ++b) Chain(p, b).run();
+  for (int64_t b = begin; b < end; ++b) {
+    if (p.logits) {
+      Chain<TargetRow>(p, b).run();
+    } else {
+      Chain<RecordRow>(p, b).run();
+    }
+  }
 }
 
 }  // namespace dflash

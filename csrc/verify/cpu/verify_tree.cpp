@@ -105,7 +105,7 @@ class Tree : RejectionRequest {
 
   // A node whose children are tested against their law.
   Node enter(int64_t i, float scale) {
-    Node node{.idx = i, .target = load_target(i), .scale = scale};
+    Node node{.idx = i, .target = load_target<TargetRow>(i), .scale = scale};
     if (first_child_[i] < 0) return node;
     if (!is_sampled_) bits_ |= kBadQ;  // no law
     if (!is_sampled_ || !is_law_usable(i, node.q)) {
@@ -196,7 +196,7 @@ class Tree : RejectionRequest {
     int64_t at = 0;
     for (int64_t i = 0; i < num_rows_; ++i) {
       if (i != at && !p_.is_probe) continue;
-      const Node node{.idx = i, .target = load_target(i)};
+      const Node node{.idx = i, .target = load_target<TargetRow>(i)};
       probe(node);
       if (i != at) continue;
       end_at(node);
@@ -213,7 +213,7 @@ class Tree : RejectionRequest {
     for (int64_t i = 0; i < num_rows_; ++i) {
       if (depth[i] > depth[best]) best = i;
       if ((depth[i] < 0 || first_child_[i] < 0) && !p_.is_probe) continue;
-      const Node node{.idx = i, .target = load_target(i)};
+      const Node node{.idx = i, .target = load_target<TargetRow>(i)};
       const float least = typical_threshold(node.target);
       for (int64_t child = first_child_[i]; child >= 0; child = next_sibling_[child]) {
         const bool is_accepted = node.target.prob(token(child)) > least;
@@ -223,14 +223,14 @@ class Tree : RejectionRequest {
       }
       probe(node);
     }
-    end_at(Node{.idx = best, .target = load_target(best)});
+    end_at(Node{.idx = best, .target = load_target<TargetRow>(best)});
   }
   float typical_threshold(const TargetRow& row) const {
     OrderedSum entropy;
     if (row.only_id < 0) {
       const float log_norm = row.target.log_norm();
-      for_each_kept(row, [&](int64_t id, float z) {
-        entropy.add(row.target.prob(z, id) * (log_norm - z * row.target.inv_temperature));
+      row.for_each_kept([&](int64_t, float z, float p) {
+        entropy.add(p * (log_norm - z * row.target.inv_temperature));
       });
     }
     return std::min(tree_.typical_eps, tree_.typical_delta * exp_f32(-entropy.value()));

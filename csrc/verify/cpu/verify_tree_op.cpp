@@ -2,8 +2,8 @@
 #include <torch/csrc/stable/ops.h>
 
 #include "sample/plan.h"
-#include "verify/cpu/chain_rows.h"
 #include "verify/cpu/kernels.h"
+#include "verify/cpu/request.h"
 #include "verify/verify_tree.h"
 
 namespace dflash {

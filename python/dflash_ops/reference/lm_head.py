@@ -126,6 +126,7 @@ def lm_head_verify(
         z.logsumexp(dim=1),
         torch.full((rows,), -1),
         torch.full((rows,), -INF, dtype=float64),
+        torch.full((rows,), -INF, dtype=float64),
         torch.full((rows, 64), -INF, dtype=float64),
         torch.full((rows, 64), -1),
         torch.zeros(rows, dtype=torch.bool),
@@ -134,14 +135,16 @@ def lm_head_verify(
         law = state_law(options, state)
         greedy = law["temperature"] == 0
         row = row_law(z[i], **law | {"temperature": law["temperature"] or 1.0})
-        out.tempered_lse[i] = (z[i] / (law["temperature"] or 1.0)).logsumexp(dim=0)
+        finite = z[i][z[i] > -INF]
+        out.tempered_lse[i] = (finite / (law["temperature"] or 1.0)).logsumexp(dim=0)
         top_k = law.get("top_k", 0)
         filtered = 0 < top_k < vocab or law.get("top_p", 1.0) < 1 or law.get("min_p", 0.0) > 0
         if greedy or filtered:
             top = row.order[: 1 if greedy else 64]
             out.top_ids[i, : len(top)], out.top_values[i, : len(top)] = top, z[i, top]
             out.covered[i] = greedy or row.num_kept <= 64
-            continue
+            if out.covered[i]:
+                continue
         request = next(b for b in range(len(cu_verify) - 1) if i < int(cu_verify[b + 1]))
         first = int(cu_verify[request])
         g = noise.gumbel(
@@ -152,7 +155,8 @@ def lm_head_verify(
             int(positions[first]),
         )
         score = z[i] / law["temperature"] + g
-        score[ids[i][there[i]].long()] = -INF
+        score[row.order[row.num_kept :] if filtered else ids[i][there[i]].long()] = -INF
         if (score > -INF).any():
-            out.rest_ids[i], out.rest_keys[i] = score.argmax(), score.max()
+            best = out.rest_ids[i] = score.argmax()
+            out.rest_values[i], out.rest_keys[i] = z[i, best], score[best]
     return out

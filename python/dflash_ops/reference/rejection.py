@@ -26,20 +26,28 @@ def target_probs(z: Tensor, law: dict[str, Any], vocab_size: int | None = None) 
     return p
 
 
-def draft_probs(q: Tensor | None, q_ids: Tensor | None, token: int, vocab: int) -> Tensor | None:
-    """The drafter's law after one row, by id; None: it is bad."""
+def draft_probs(
+    q: Tensor | None,
+    q_ids: Tensor | None,
+    token: int,
+    vocab: int,
+    draft_to_target: Tensor | None = None,
+) -> Tensor | None:
+    """The drafter's law after one row, by the target's id; None: it is bad."""
     dense = torch.zeros(vocab, dtype=torch.float64)
     if q is None:
         dense[token] = 1.0
         return dense
-    if q_ids is None:
-        dense = q.double()
-    else:
-        there = q_ids != -1
-        if ((q_ids < -1) | (q_ids >= vocab)).any():
-            return None
-        dense.index_add_(0, q_ids[there].long(), q[there].double())
-        q = q[there]
+    to_target = torch.arange(vocab) if draft_to_target is None else draft_to_target.long()
+    there = q != 0 if q_ids is None else q_ids != -1
+    draft_ids = torch.arange(len(q)) if q_ids is None else q_ids
+    draft_ids, q = draft_ids[there].long(), q[there]
+    if ((draft_ids < 0) | (draft_ids >= len(to_target))).any():
+        return None
+    ids = to_target[draft_ids]
+    if ((ids < 0) | (ids >= vocab)).any():
+        return None
+    dense.index_add_(0, ids, q.double())
     if not (q >= 0).all() or not 0 < float(dense.sum()) < INF:
         return None
     return dense / dense.sum()
@@ -53,6 +61,7 @@ def verify_chain(
     cu_verify: Tensor,
     q: Tensor | None = None,
     q_ids: Tensor | None = None,
+    draft_to_target: Tensor | None = None,
     draft_kind: Tensor | None = None,
     rule: str = "token",
     max_path: int,
@@ -95,7 +104,13 @@ def verify_chain(
                 status[b] |= Status.BAD_DRAFT_ID
                 break
             ids = q_ids[row] if q_ids is not None and sampled else None
-            law_of_draft = draft_probs(q[row] if sampled else None, ids, token, vocab)  # type: ignore[index]
+            law_of_draft = draft_probs(
+                q[row] if sampled else None,  # type: ignore[index]
+                ids,
+                token,
+                vocab,
+                draft_to_target,
+            )
             if law_of_draft is None:
                 status[b] |= Status.BAD_Q
                 break

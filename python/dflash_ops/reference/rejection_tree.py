@@ -52,7 +52,7 @@ class _Request:
         good = None
         if self.is_sampled:
             ids = None if ids is None else ids[row]
-            good = draft_probs(law[row], ids, -1, self.z.shape[1])
+            good = draft_probs(law[row], ids, -1, self.z.shape[1], self.call["draft_to_target"])
         if good is None and self.children[i]:
             self.status |= Status.BAD_Q
         return good
@@ -161,6 +161,7 @@ def verify_tree(
     cu_verify: Tensor,
     q: Tensor | None = None,
     q_ids: Tensor | None = None,
+    draft_to_target: Tensor | None = None,
     draft_kind: Tensor | None = None,
     rule: str = "rrs",
     replacement: bool = False,

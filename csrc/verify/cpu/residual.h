@@ -1,0 +1,76 @@
+// What is left of the target's law, w = max(scale * p - q, 0): its sum, its draw. A Row is a
+// TargetRow or a RecordRow.
+#pragma once
+
+#include <limits>
+
+#include "verify/cpu/draft_law.h"
+#include "verify/rejection.h"
+
+namespace dflash {
+
+template <class Row>
+float residual_mass(const Row& row, const DraftLaw& q, float scale) {
+  if (row.only_id >= 0) return residual_weight(1.0f, q.prob(row.only_id), scale);
+  OrderedSum mass;
+  if (q.dense != nullptr) {
+    row.for_each_kept(
+        [&](int64_t id, float, float p) { mass.add(residual_weight(p, q.prob(id), scale)); });
+    return mass.value();
+  }
+  OrderedSum listed;
+  for (int64_t j = 0; j < q.count; ++j) {
+    const float p = row.prob(q.ids[j]);
+    listed.add(p);
+    mass.add(residual_weight(p, q.probs[j], scale));
+  }
+  const float rest = 1.0f - listed.value();
+  return mass.value() + (rest > 0.0f ? scale * rest : 0.0f);
+}
+
+inline bool is_nothing(float weight) {  // no logarithm of denormals
+  return weight < std::numeric_limits<float>::min();
+}
+
+// The draw from w, or from p if w is nothing.
+template <class Row>
+Best draw_residual(const Row& row, const DraftLaw& q, float scale, const NoiseKey& noise) {
+  if (row.only_id >= 0) return {0.0f, kMinusInf, row.only_id};
+  Best best;
+  const auto offer = [&](int64_t id, float z, float weight) {
+    if (!is_nothing(weight)) best.offer(log_f32(weight) + gumbel_at(noise, id), z, id);
+  };
+  if (q.dense != nullptr) {
+    row.for_each_kept(
+        [&](int64_t id, float z, float p) { offer(id, z, residual_weight(p, q.prob(id), scale)); });
+  } else {
+    if (!is_nothing(scale)) best = row.draw_rest(q, noise);
+    if (best.id >= 0) best.score += log_f32(scale) - row.target.log_norm();
+    for (int64_t j = 0; j < q.count; ++j) {
+      const float z = row.logit(q.ids[j]);
+      offer(q.ids[j], z, residual_weight(row.target.prob(z, q.ids[j]), q.probs[j], scale));
+    }
+  }
+  return best.id >= 0 ? best : row.draw_rest(DraftLaw{}, noise);
+}
+
+// w of every id, or p if w is nothing.
+template <class Row>
+void write_weights(const Row& row, const DraftLaw& q, float scale, float* weights, int64_t stride,
+                   int64_t count) {
+  for (int64_t id = 0; id < count; ++id) weights[id * stride] = 0.0f;
+  if (row.only_id >= 0) {
+    weights[row.only_id * stride] = 1.0f;
+    return;
+  }
+  bool is_empty = true;
+  row.for_each_kept([&](int64_t id, float, float p) {
+    const float weight = residual_weight(p, q.prob(id), scale);
+    weights[id * stride] = weight;
+    is_empty = is_empty && is_nothing(weight);
+  });
+  if (!is_empty) return;
+  row.for_each_kept([&](int64_t id, float, float p) { weights[id * stride] = p; });
+}
+
+}  // namespace dflash
