@@ -1,7 +1,7 @@
 // A product on a CPU, on torch's threads: x packed once, then every (block, rows) tile handed to an
 // epilogue. For the ops of every family:
 //
-//   const PackedX x(view, norm_weight, eps, num_rows, weight.depth, row_of);
+//   const PackedX x(view, norm_weight, eps, num_rows, weight.row_form(), row_of);
 //   for_each_tile(weight, x, num_rows, epilogue);
 //
 // epilogue(block, first_row, count, sums) finds the product of row first_row + r and the output at
@@ -28,15 +28,16 @@ struct PackedX {
   // Row i of the product is row row_of(i) of x; -1: zeros.
   template <class RowOf = std::identity>
   PackedX(const ArrayView<2>& x, const ArrayView<1>& norm_weight, float eps, int64_t num_rows,
-          int64_t depth, const RowOf& row_of = {}) {
+          const RowForm& form, const RowOf& row_of = {}) {
     const GemmKernels& kernels = gemm_kernels();
     constexpr int64_t kLine = 64;
-    rows.row_bytes = kernels.row_bytes(x.dtype, depth);
+    rows.row_bytes = kernels.row_bytes(x.dtype, form);
     memory = std::make_unique_for_overwrite<char[]>(num_rows * rows.row_bytes + kLine);
     const auto address = reinterpret_cast<uintptr_t>(memory.get());
     char* first = memory.get() + (kLine - address % kLine) % kLine;
     rows.data = first;
-    torch::stable::parallel_for(0, num_rows, row_grain(depth), [&](int64_t begin, int64_t end) {
+    const int64_t grain = row_grain(form.depth);
+    torch::stable::parallel_for(0, num_rows, grain, [&](int64_t begin, int64_t end) {
       const int64_t bytes = x.dtype == DType::kF32 ? 4 : 2;
       for (int64_t i = begin; i < end; ++i) {
         char* to = first + i * rows.row_bytes;
@@ -45,7 +46,7 @@ struct PackedX {
           std::memset(to, 0, rows.row_bytes);
         } else {
           const char* from = static_cast<const char*>(x.data) + row * x.strides[0] * bytes;
-          kernels.pack_row(from, x.dtype, depth, norm_weight, eps, to);
+          kernels.pack_row(from, x.dtype, form, norm_weight, eps, to);
         }
       }
     });

@@ -2,7 +2,7 @@
 // void run(const PackWeightParams&, int32_t device_idx) and the same for UnpackParams.
 #pragma once
 
-#include "gemm/weight.h"
+#include "gemm/quant_weight.h"
 
 namespace dflash {
 
@@ -39,10 +39,15 @@ Tensor pack_weight(const Tensor& weight, bool pair) {
 }
 
 inline GemmWeight packed_weight(const Checks& checks, const Tensor& packed,
-                                IntHeaderOnlyArrayRef shape, bool pair) {
+                                IntHeaderOnlyArrayRef shape, bool pair,
+                                const std::optional<std::string>& format) {
   if (shape.size() != 2) checks.fail("shape must be [N, K], got ", shape_name(shape));
   checks.at_least<int64_t>("shape[0]", shape[0], 0);
   checks.at_least<int64_t>("shape[1]", shape[1], 0);
+  if (format) {
+    return quant_weight(checks, packed, quant_format(checks, *format), ScalarType::Float, shape[1],
+                        shape[0], pair, "packed");
+  }
   if (packed.dim() == 2) checks.fail("packed must have 3 or 4 dimensions, got 2");
   if (std::ranges::find(kFloats, packed.scalar_type()) == kFloats.end()) {
     checks.tensor("packed", packed, kFloats, "", {});
@@ -51,19 +56,21 @@ inline GemmWeight packed_weight(const Checks& checks, const Tensor& packed,
 }
 
 template <auto kRun>
-void unpack_out(const Tensor& packed, std::vector<int64_t> shape, bool pair, const Tensor& out) {
+void unpack_out(const Tensor& packed, std::vector<int64_t> shape, bool pair,
+                std::optional<std::string> format, const Tensor& out) {
   const Checks checks{"unpack", packed};
-  const GemmWeight w = packed_weight(checks, packed, shape, pair);
-  const auto to =
-      checks.array_out<2>("out", out, {packed.scalar_type()}, "[N, K]", {shape[0], shape[1]});
+  const GemmWeight w = packed_weight(checks, packed, shape, pair, format);
+  const ScalarType dtype = format ? ScalarType::Float : packed.scalar_type();
+  const auto to = checks.array_out<2>("out", out, {dtype}, "[N, K]", {shape[0], shape[1]});
   kRun(UnpackParams{w, to}, packed.get_device_index());
 }
 
 template <auto kRun>
-Tensor unpack(const Tensor& packed, std::vector<int64_t> shape, bool pair) {
-  packed_weight(Checks{"unpack", packed}, packed, shape, pair);
-  Tensor out = new_tensor(packed, shape, packed.scalar_type());
-  unpack_out<kRun>(packed, shape, pair, out);
+Tensor unpack(const Tensor& packed, std::vector<int64_t> shape, bool pair,
+              std::optional<std::string> format) {
+  packed_weight(Checks{"unpack", packed}, packed, shape, pair, format);
+  Tensor out = new_tensor(packed, shape, format ? ScalarType::Float : packed.scalar_type());
+  unpack_out<kRun>(packed, shape, pair, std::move(format), out);
   return out;
 }
 

@@ -2,33 +2,46 @@
 #pragma once
 
 #include "common/views.h"
+#include "gemm/quant.h"
 
 namespace dflash {
+
+// How rows of x are packed for a product: `group` k per sum where the weight's groups have offsets.
+struct RowForm {
+  int64_t depth;
+  int32_t group = 0;  // 0: no sums
+};
 
 // A weight [num_rows, depth], one output per row, as it stands in memory:
 //   plain   rows of `depth` elements, `row_stride` apart
 //   packed  blocks of 32 outputs, a block after the other (see pack_weight):
 //           16-bit types  [ceil(depth / 2)][32] words of two k, the even one in the high half
 //           fp32          [depth][32]
+//   quantised  the same blocks, of bytes (see QuantFormat)
 // A pair (gate rows 0 .. I-1, up rows I .. 2I-1) has gate row 16b + j in output j of block b and
 // its up row in output 16 + j.
 struct GemmWeight {
   static constexpr int kBlock = 32;
 
   const void* data;
-  DType dtype;
+  DType dtype;  // of the rows that it multiplies, and of its own elements unless quantised
   int64_t num_rows;
   int64_t depth;
   int64_t row_stride;
   bool is_packed;
   bool is_pair;
+  QuantFormat quant = {};
 
   constexpr int64_t num_blocks() const {
     const int64_t rows = is_pair ? num_rows / 2 : num_rows, width = is_pair ? kBlock / 2 : kBlock;
     return (rows + width - 1) / width;
   }
   constexpr int64_t block_bytes() const {
+    if (quant) return quant.block_bytes(depth);
     return (dtype == DType::kF32 ? depth : (depth + 1) / 2) * kBlock * 4;
+  }
+  constexpr RowForm row_form() const {
+    return {depth, quant.offset == Offset::kNone ? 0 : quant.group};
   }
   // The row whose output stands at `lane` of a block; -1: padding.
   constexpr int64_t row_at(int64_t block, int lane) const {
@@ -46,9 +59,23 @@ struct PackWeightParams {
   void* packed;  // [num_blocks, block_bytes]
 };
 
+// What pack_w8 and pack_w4 read. GPTQ before version 2 stores its zeros less one.
+enum class QuantSource : int32_t { kPlain, kQ8_0, kQ4_0, kQ4_1, kGptq, kGptqV2, kAwq };
+
+struct PackQuantParams {
+  QuantSource source;
+  ArrayView<2> weight;  // plain [N, K]; Q*_* [N, bytes]; GPTQ [K / 8, N]; AWQ [K, N / 8]
+  ArrayView<2> scales;  // plain [ceil(N / block_rows), groups]; GPTQ, AWQ [groups, N]
+  ArrayView<2> zeros;   // GPTQ, AWQ [groups, ceil(N / 8)]?
+  int64_t block_rows;   // plain: rows that share a scale
+  bool is_one_group;    // one scale for all of k
+  GemmWeight to;        // its data is not there yet
+  void* packed;         // [num_blocks, block_bytes]
+};
+
 struct UnpackParams {
   GemmWeight packed;
-  ArrayOut<2> out;  // [num_rows, depth]
+  ArrayOut<2> out;  // [num_rows, depth]; fp32 of a quantised weight
 };
 
 struct RmsNormParams {

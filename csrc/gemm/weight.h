@@ -12,6 +12,12 @@ inline void check_contiguous(const Checks& checks, const char* name, const Tenso
   }
 }
 
+inline void check_pair(const Checks& checks, const char* name, const GemmWeight& w) {
+  if (w.is_pair && w.num_rows % 2) {
+    checks.fail(name, " must have an even number of rows, got ", w.num_rows);
+  }
+}
+
 // The weight of a product with rows of `depth` elements of `dtype`. num_rows: how many it has, or
 // -1 for as many as it holds, padding included where it is packed.
 inline GemmWeight gemm_weight(const Checks& checks, const Tensor& weight, ScalarType dtype,
@@ -36,9 +42,7 @@ inline GemmWeight gemm_weight(const Checks& checks, const Tensor& weight, Scalar
     check_contiguous(checks, name, weight);
     if (num_rows < 0) w.num_rows = weight.size(0) * kBlock;
   }
-  if (is_pair && w.num_rows % 2) {
-    checks.fail(name, " must have an even number of rows, got ", w.num_rows);
-  }
+  check_pair(checks, name, w);
   w.data = weight.const_data_ptr();
   return w;
 }

@@ -49,8 +49,8 @@ inline Head::Head(const HeadParams& params, const std::vector<RowSource>& source
                   std::vector<int64_t> rows)
     : p_(params), sources_(sources), rows_(std::move(rows)), ids_(id_range(params.options)) {
   const GemmKernels& kernels = gemm_kernels();
-  const int64_t depth = p_.weight.depth;
-  packed_.row_bytes = kernels.row_bytes(p_.h.dtype, depth);
+  const RowForm form = p_.weight.row_form();
+  packed_.row_bytes = kernels.row_bytes(p_.h.dtype, form);
   constexpr int64_t kLine = 64;
   memory_ = std::make_unique_for_overwrite<char[]>(num_slots() * packed_.row_bytes + kLine);
   const auto address = reinterpret_cast<uintptr_t>(memory_.get());
@@ -61,7 +61,7 @@ inline Head::Head(const HeadParams& params, const std::vector<RowSource>& source
     for (int64_t slot = begin; slot < end; ++slot) {
       const char* from =
           static_cast<const char*>(p_.h.data) + source(slot).row * p_.h.strides[0] * bytes;
-      kernels.pack_row(from, p_.h.dtype, depth, p_.norm_weight, p_.eps,
+      kernels.pack_row(from, p_.h.dtype, form, p_.norm_weight, p_.eps,
                        first + slot * packed_.row_bytes);
     }
   });

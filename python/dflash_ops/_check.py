@@ -74,6 +74,12 @@ class Checks:
             )
 
 
+def check_contiguous(checks: Checks, name: str, tensor: Tensor) -> None:
+    if not tensor.is_contiguous():
+        strides = _shape_name(tensor.stride())
+        raise ValueError(f"{checks.op}: {name} must be contiguous, got strides {strides}")
+
+
 def status_or_scratch(status: Tensor | None, like: Tensor, size: int) -> Tensor | None:
     """For ops with one output: inductor (torch 2.13) cannot lower one that then mutates nothing."""
     if status is None and torch.compiler.is_compiling():

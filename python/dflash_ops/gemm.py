@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ._check import FLOATS, Checks, _dtype_name, _shape_name
+from ._check import FLOATS, Checks, _dtype_name, _shape_name, check_contiguous
+from ._quant import check_pair, check_quantised, num_blocks, parse_format
 
 BLOCK = 32
 """Outputs in one block of a packed weight."""
@@ -79,21 +80,27 @@ def pack_weight(weight: Tensor, *, pair: bool = False, out: Tensor | None = None
         return torch.ops.dflash.pack_weight(weight, pair=pair)
     shape = _packed_shape(weight.dtype, num_rows, depth, pair)
     checks.tensor("out", out, (weight.dtype,), "[blocks, ...]", *shape)
-    _check_contiguous(checks, "out", out)
+    check_contiguous(checks, "out", out)
     torch.ops.dflash.pack_weight.out(weight, pair=pair, out=out)
     return out
 
 
 def unpack(
-    packed: Tensor, shape: tuple[int, int], *, pair: bool = False, out: Tensor | None = None
+    packed: Tensor,
+    shape: tuple[int, int],
+    *,
+    pair: bool = False,
+    format: str | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """Undo :func:`pack_weight`.
+    """Undo :func:`pack_weight`, or give the numbers that a quantised weight stands for.
 
     Args:
-        packed: as :func:`pack_weight` returns it.
+        packed: as :func:`pack_weight`, :func:`pack_w8` or :func:`pack_w4` returns it.
         shape: ``(N, K)`` of the plain weight.
-        pair: as it was given to :func:`pack_weight`.
-        out: ``[N, K]`` tensor of packed's dtype to write into; any strides.
+        pair: as it was given to the packing function.
+        format: of a quantised weight, as its packing function returned it.
+        out: ``[N, K]`` tensor of packed's dtype, float32 with ``format``; any strides.
 
     Returns:
         ``[N, K]``; ``out`` if given.
@@ -109,12 +116,17 @@ def unpack(
         raise ValueError(f"unpack: shape must be [N, K], got {_shape_name(shape)}")
     checks.at_least("shape[0]", shape[0], 0)
     checks.at_least("shape[1]", shape[1], 0)
-    _check_packed_rank(checks, packed)
-    _check_weight(checks, packed, packed.dtype, shape[1], shape[0], pair, name="packed")
+    if format is None:
+        _check_packed_rank(checks, packed)
+        _check_weight(checks, packed, packed.dtype, shape[1], shape[0], pair, name="packed")
+    else:
+        quant = parse_format(checks, format)
+        check_quantised(checks, packed, quant, shape[1], shape[0], pair, name="packed")
     if out is None:
-        return torch.ops.dflash.unpack(packed, shape, pair=pair)
-    checks.tensor("out", out, (packed.dtype,), "[N, K]", *shape)
-    torch.ops.dflash.unpack.out(packed, shape, pair=pair, out=out)
+        return torch.ops.dflash.unpack(packed, shape, pair=pair, format=format)
+    dtype = packed.dtype if format is None else torch.float32
+    checks.tensor("out", out, (dtype,), "[N, K]", *shape)
+    torch.ops.dflash.unpack.out(packed, shape, pair=pair, format=format, out=out)
     return out
 
 
@@ -249,8 +261,11 @@ def _check_verify_gemm(
     residual: Tensor | None,
     out_dtype: torch.dtype | None,
     out: Tensor | None,
+    op: str = "verify_gemm",
+    format: str | None = None,
 ) -> None:
-    checks = Checks("verify_gemm", x)
+    """Of all verify_gemm ops; `format`: of a quantised weight."""
+    checks = Checks(op, x)
     checks.tensor("x", x, FLOATS, "[M, K]", -1, -1)
     checks.last_contiguous("x", x)
     checks.one_of("act", act, "none", "silu", "silu_mul")
@@ -259,13 +274,18 @@ def _check_verify_gemm(
         checks.at_least("num_outputs", num_outputs, 0)
     rows, depth = x.shape
     wanted = -1 if num_outputs is None else num_outputs * (1 + pair)
-    width = _check_weight(checks, weight, x.dtype, depth, wanted, pair)
+    if format is None:
+        width = _check_weight(checks, weight, x.dtype, depth, wanted, pair)
+    else:
+        quant = parse_format(checks, format)
+        pack = "pack_" + op[-2:]
+        if quant.bits != int(op[-1]):
+            raise ValueError(f"{op}: format must be one of {pack}, got {format}")
+        width = check_quantised(checks, weight, quant, depth, wanted, pair)
     outputs = width // (1 + pair)
     if out_dtype is not None and out_dtype not in FLOATS:
         wanted_name = " or ".join(_dtype_name(dtype) for dtype in FLOATS)
-        raise TypeError(
-            f"verify_gemm: out_dtype must be {wanted_name}, got {_dtype_name(out_dtype)}"
-        )
+        raise TypeError(f"{op}: out_dtype must be {wanted_name}, got {_dtype_name(out_dtype)}")
     checks.tensor("bias", bias, FLOATS, "[N]", width)
     checks.last_contiguous("bias", bias)
     checks.tensor("norm_weight", norm_weight, FLOATS, "[K]", depth)
@@ -279,21 +299,11 @@ def _check_verify_gemm(
     checks.tensor("out", out, dtypes, "[M, num_outputs]", rows, outputs)
 
 
-def _num_blocks(num_rows: int, pair: bool) -> int:
-    return -(-num_rows // 2 // 16) if pair else -(-num_rows // BLOCK)
-
-
 def _packed_shape(dtype: torch.dtype, num_rows: int, depth: int, pair: bool) -> tuple[int, ...]:
-    blocks = _num_blocks(num_rows, pair)
+    blocks = num_blocks(num_rows, pair)
     if dtype == torch.float32:
         return blocks, depth, BLOCK
     return blocks, (depth + 1) // 2, BLOCK, 2
-
-
-def _check_contiguous(checks: Checks, name: str, tensor: Tensor) -> None:
-    if not tensor.is_contiguous():
-        strides = _shape_name(tensor.stride())
-        raise ValueError(f"{checks.op}: {name} must be contiguous, got strides {strides}")
 
 
 def _check_packed_rank(checks: Checks, packed: Tensor) -> None:
@@ -323,10 +333,9 @@ def _check_weight(
             shape = (-1, *shape[1:])
         dims = "[blocks, K, 32]" if dtype == torch.float32 else "[blocks, K / 2, 32, 2]"
         checks.tensor(name, weight, (dtype,), f"[N, K] or packed {dims}", *shape)
-        _check_contiguous(checks, name, weight)
+        check_contiguous(checks, name, weight)
         num_rows = weight.shape[0] * BLOCK if num_rows < 0 else num_rows
-    if pair and num_rows % 2:
-        raise ValueError(f"{checks.op}: {name} must have an even number of rows, got {num_rows}")
+    check_pair(checks, name, num_rows, pair)
     return num_rows
 
 
@@ -337,8 +346,8 @@ def _(weight, *, pair=False):
 
 
 @torch.library.register_fake("dflash::unpack")
-def _(packed, shape, *, pair=False):
-    return packed.new_empty(shape)
+def _(packed, shape, *, pair=False, format=None):
+    return packed.new_empty(shape, dtype=packed.dtype if format is None else torch.float32)
 
 
 @torch.library.register_fake("dflash::rmsnorm")

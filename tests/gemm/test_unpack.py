@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dflash_ops import pack_weight, reference, unpack
+from dflash_ops import pack_w8, pack_weight, reference, unpack
 
 FLOATS = [torch.bfloat16, torch.float16, torch.float32]
 ROWS = [0, 1, 2, 15, 16, 17, 31, 32, 33, 64, 65]
@@ -67,6 +67,7 @@ def test_addresses_past_32_bits(device):
 
 DTYPES = "bfloat16 or float16 or float32"
 PACKED = torch.zeros(2, 4, 32, 2).bfloat16()
+BYTES = torch.zeros(2, 192, dtype=torch.uint8)
 # fmt: off
 WRONG = [
     ({"packed": PACKED, "shape": [40]}, ValueError, "shape must be [N, K], got [40]"),
@@ -78,6 +79,11 @@ WRONG = [
     ({"packed": PACKED, "shape": [64, 9]}, ValueError, "packed must have shape [N, K] or packed [blocks, K / 2, 32, 2] = [2, 5, 32, 2], got [2, 4, 32, 2]"),
     ({"packed": PACKED, "shape": [35, 8], "pair": True}, ValueError, "packed must have an even number of rows, got 35"),
     ({"packed": PACKED.mT, "shape": [40, 8]}, ValueError, "packed must have shape [N, K] or packed [blocks, K / 2, 32, 2] = [2, 4, 32, 2], got [2, 4, 2, 32]"),
+    ({"packed": PACKED, "shape": [40, 8], "format": "int4_fp16_g32"}, TypeError, "packed must be uint8, got bfloat16"),
+    ({"packed": BYTES, "shape": [40, 8], "format": "q4"}, ValueError, "format must be as pack_w8 or pack_w4 names it, like int4_fp16_g32_mins, got q4"),
+    ({"packed": BYTES, "shape": [40, 9], "format": "int4_fp16_g32"}, ValueError, "packed must have shape [blocks, block_bytes] = [2, 320], got [2, 192]"),
+    ({"packed": BYTES, "shape": [35, 8], "pair": True, "format": "int4_fp16_g32"}, ValueError, "packed must have an even number of rows, got 35"),
+    ({"packed": BYTES, "shape": [40, 8], "format": "int4_fp16_g32", "out": torch.zeros(40, 8).half()}, TypeError, "out must be float32, got float16"),
     ({"packed": PACKED, "shape": [40, 8], "out": torch.zeros(8, 40).bfloat16()}, ValueError, "out must have shape [N, K] = [40, 8], got [8, 40]"),
 ]
 # fmt: on
@@ -90,6 +96,23 @@ def test_names_what_is_wrong(call, error, text):
         unpack(**call)
     with pytest.raises(RuntimeError, match=text):
         (OP.out if "out" in call else OP)(**call)
+
+
+def test_a_quantised_weight_into_any_stride():
+    """The values of each source are in the tests of pack_w8 and pack_w4."""
+    codes = torch.randint(-128, 128, (33, 71)).char()
+    scales = torch.rand(33, 1)
+    packed, name = pack_w8(codes, scales)
+    out = torch.full((71, 66), 5.0).t()[::2]
+    assert unpack(packed, (33, 71), format=name, out=out) is out
+    assert torch.equal(out, codes * scales)
+
+
+def test_opcheck_of_a_quantised_weight():
+    packed, name = pack_w8(torch.ones(40, 7).char(), torch.ones(40, 1))
+    args, options = (packed, [40, 7]), {"format": name}
+    torch.library.opcheck(OP.default, args, options)
+    torch.library.opcheck(OP.out, args, options | {"out": torch.zeros(40, 7)})
 
 
 def test_opcheck(device):

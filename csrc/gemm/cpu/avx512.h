@@ -8,6 +8,15 @@
 namespace dflash {
 namespace {
 
+// bf16 bits of the eight smallest fp8 numbers.
+constexpr auto kTinyF8Table = [] {
+  std::array<uint16_t, 32> table{};
+  for (uint32_t i = 0; i < 8; ++i) {
+    table[i] = std::bit_cast<uint32_t>(code_value(Codes::kF8E4M3, i)) >> 16;
+  }
+  return table;
+}();
+
 struct Avx512 {
   using F = __m512;
   static constexpr int kWidth = 16, kMaxRows = 8;
@@ -35,6 +44,40 @@ struct Avx512 {
     const __m512i w = _mm512_loadu_si512(words);
     if constexpr (kDType == DType::kF16) return halves(w);
     return _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
+  }
+
+  static void store_words(uint32_t* p, __m512i words) { _mm512_store_si512(p, words); }
+  template <Codes kCodes, int kPair>
+  static __m512i decode(const uint32_t* words) {
+    const __m512i w = _mm512_loadu_si512(words);
+    if constexpr (kCodes == Codes::kInt4) {  // the table reads five bits: one stray bit is left
+      return _mm512_permutexvar_epi16(_mm512_srli_epi32(w, 4 * kPair),
+                                      _mm512_loadu_si512(kInt4Table.data()));
+    } else if constexpr (kCodes == Codes::kInt8) {
+      const __m512i even = _mm512_srai_epi32(_mm512_slli_epi32(w, 8 - 8 * kPair), 24);
+      const __m512i odd = _mm512_srai_epi32(_mm512_slli_epi32(w, 24 - 8 * kPair), 24);
+      const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(_mm512_cvtepi32_ps(odd)), 16);
+      return _mm512_or_si512(_mm512_castps_si512(_mm512_cvtepi32_ps(even)), low);
+    } else {
+      const __m512i magnitude =
+          _mm512_and_si512(_mm512_srli_epi32(w, 8 * kPair), _mm512_set1_epi16(0x7f));
+      const __m512i sign = _mm512_and_si512(_mm512_slli_epi32(w, 8 - 8 * kPair),
+                                            _mm512_set1_epi16(static_cast<int16_t>(0x8000)));
+      // The exponent's bias goes from 7 to 127; denormals n * 2^-9 and NaN come from elsewhere.
+      const __m512i normal =
+          _mm512_add_epi16(_mm512_slli_epi16(magnitude, 4), _mm512_set1_epi16(120 << 7));
+      const __mmask32 tiny = _mm512_cmplt_epi16_mask(magnitude, _mm512_set1_epi16(8));
+      const __mmask32 nan = _mm512_cmpeq_epi16_mask(magnitude, _mm512_set1_epi16(0x7f));
+      const __m512i bits = _mm512_mask_permutexvar_epi16(normal, tiny, magnitude,
+                                                         _mm512_loadu_si512(kTinyF8Table.data()));
+      return _mm512_or_si512(_mm512_mask_mov_epi16(bits, nan, _mm512_set1_epi16(0x7fc0)), sign);
+    }
+  }
+  static F floats(const char* data, DType dtype) {
+    if (dtype == DType::kF32) return _mm512_loadu_ps(data);
+    const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(data));
+    if (dtype == DType::kF16) return _mm512_cvtph_ps(halves);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
   }
   static void prefetch(const char* p) { _mm_prefetch(p, _MM_HINT_T1); }
 };

@@ -9,7 +9,9 @@
 // Law (L1): k ascends through chunks of 512, each chunk an fma chain from zero (fp32: eight chains,
 // k mod 8, added as ((0+1)+(2+3))+((4+5)+(6+7))); the chunk sums are added in order. There is one
 // such sum per (row, output), so neither the tile nor the thread can reach its bits, and every
-// instruction set gives the same ones.
+// instruction set gives the same ones. A quantised weight has its groups for chunks: the product of
+// a group's codes with x is such a chain from zero, for any type of x, and is added as
+// y = fma(scale, chain, y), then y = fma(offset, sum of the group's x, y) if there are offsets.
 #pragma once
 
 #include "common/cpu/isa.h"
@@ -27,12 +29,12 @@ struct PackedRows {
 };
 
 struct GemmKernels {
-  // Bytes between packed rows of `depth` elements.
-  int64_t (*row_bytes)(DType dtype, int64_t depth);
+  // Bytes between packed rows of elements of `dtype`.
+  int64_t (*row_bytes)(DType dtype, const RowForm& form);
 
   // Packs one row of x, after RMSNorm if norm_weight is there: rounded to x's dtype, so with the
   // bits of norm_row. x and norm_weight are contiguous.
-  void (*pack_row)(const void* x, DType dtype, int64_t depth, const ArrayView<1>& norm_weight,
+  void (*pack_row)(const void* x, DType dtype, const RowForm& form, const ArrayView<1>& norm_weight,
                    float eps, char* packed);
 
   // sums[r * 32 + j] = the product of row first_row + r and output j of the block, for
@@ -57,5 +59,8 @@ extern const GemmKernels kGemmPortable, kGemmAvx2, kGemmAvx512, kGemmAvx512Bf16;
 void pack_block(const GemmWeight& plain, int64_t block, int64_t first_k, int64_t num_k,
                 void* packed);
 void unpack_block(const UnpackParams& p, int64_t block);
+
+void pack_quant_block(const PackQuantParams& p, int64_t block);
+void unpack_quant_block(const UnpackParams& p, int64_t block);
 
 }  // namespace dflash

@@ -3,6 +3,7 @@
 #include <torch/csrc/stable/ops.h>
 
 #include "gemm/cpu/kernels.h"
+#include "gemm/pack_quant.h"
 #include "gemm/pack_weight.h"
 #include "gemm/plan.h"
 
@@ -28,16 +29,29 @@ static void pack_cpu(const PackWeightParams& p, int32_t) {
                               });
 }
 
+static void pack_quant_cpu(const PackQuantParams& p, int32_t) {
+  torch::stable::parallel_for(0, p.to.num_blocks(), row_grain(p.to.depth),
+                              [&](int64_t begin, int64_t end) {
+                                for (int64_t b = begin; b < end; ++b) pack_quant_block(p, b);
+                              });
+}
+
 static void unpack_cpu(const UnpackParams& p, int32_t) {
   torch::stable::parallel_for(0, p.packed.num_blocks(), row_grain(p.packed.depth),
                               [&](int64_t begin, int64_t end) {
-                                for (int64_t b = begin; b < end; ++b) unpack_block(p, b);
+                                for (int64_t b = begin; b < end; ++b) {
+                                  p.packed.quant ? unpack_quant_block(p, b) : unpack_block(p, b);
+                                }
                               });
 }
 
 STABLE_TORCH_LIBRARY_IMPL(dflash, CPU, m) {
   m.impl("pack_weight", TORCH_BOX((&pack_weight<pack_cpu, advise_cpu>)));
   m.impl("pack_weight.out", TORCH_BOX(&pack_weight_out<pack_cpu>));
+  m.impl("pack_w8", TORCH_BOX((&pack_w8<pack_quant_cpu, advise_cpu>)));
+  m.impl("pack_w8.out", TORCH_BOX(&pack_w8_out<pack_quant_cpu>));
+  m.impl("pack_w4", TORCH_BOX((&pack_w4<pack_quant_cpu, advise_cpu>)));
+  m.impl("pack_w4.out", TORCH_BOX(&pack_w4_out<pack_quant_cpu>));
   m.impl("unpack", TORCH_BOX(&unpack<unpack_cpu>));
   m.impl("unpack.out", TORCH_BOX(&unpack_out<unpack_cpu>));
 }

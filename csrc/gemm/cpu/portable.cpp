@@ -48,6 +48,29 @@ struct Portable {
   static F low(const uint32_t* words) {
     return each([&](int i) { return element<kDType>(words[i]); });
   }
+
+  struct Words {
+    uint32_t lanes[kWidth];
+  };
+  static void store_words(uint32_t* p, const Words& words) { std::copy_n(words.lanes, kWidth, p); }
+  template <Codes kCodes, int kPair>
+  static Words decode(const uint32_t* words) {
+    static constexpr int kBits = kCodes == Codes::kInt4 ? 4 : 8;
+    const auto bits = [](uint32_t word, int64_t k) {
+      const uint32_t code = word >> code_shift(kBits, k) & ((1u << kBits) - 1);
+      return std::bit_cast<uint32_t>(code_value(kCodes, code));
+    };
+    Words pairs;
+    for (int i = 0; i < kWidth; ++i) {
+      pairs.lanes[i] = bits(words[i], 2 * kPair) | bits(words[i], 2 * kPair + 1) >> 16;
+    }
+    return pairs;
+  }
+  static F floats(const char* data, DType dtype) {
+    F values;
+    load_floats(data, dtype, kWidth, values.lanes);
+    return values;
+  }
   static void prefetch(const char* p) { __builtin_prefetch(p); }
 };
 

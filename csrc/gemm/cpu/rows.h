@@ -8,14 +8,15 @@
 #include "common/dispatch.h"
 #include "common/expf.h"
 #include "common/rms.h"
-#include "gemm/cpu/tile.h"
+#include "gemm/cpu/quant_tile.h"
 
 namespace dflash {
 namespace {
 
 template <class V>
-int64_t row_bytes(DType dtype, int64_t depth) {
-  const int64_t bytes = (depth + 1) / 2 * (has_words<V>(dtype) ? 4 : 8);
+int64_t row_bytes(DType dtype, const RowForm& form) {
+  int64_t bytes = element_bytes<V>(dtype, form.depth);
+  if (form.group > 0) bytes += (form.depth + form.group - 1) / form.group * sizeof(float);
   // An odd number of cache lines: rows that lie a power of two apart evict each other.
   return ((bytes + 63) / 64 | 1) * 64;
 }
@@ -52,9 +53,31 @@ void pack_words(const T* x, int64_t count, uint32_t* words) {
   if (count % 2) words[count / 2] = static_cast<uint32_t>(x[count - 1].bits) << 16;
 }
 
+// Sum of a group: 32 interleaved chains from zero (element i in chain i mod 32), added pairwise.
+struct GroupSum {
+  static constexpr int kChains = 32;
+  float chains[kChains] = {};
+
+  void add(const float* x, int64_t count) {
+    int64_t i = 0;
+    for (; i + kChains <= count; i += kChains) {
+      for (int c = 0; c < kChains; ++c) chains[c] += x[i + c];
+    }
+    for (int c = 0; i + c < count; ++c) chains[c] += x[i + c];
+  }
+  float total() {
+    for (int width = kChains / 2; width > 0; width /= 2) {
+      for (int c = 0; c < width; ++c) chains[c] += chains[c + width];
+    }
+    return chains[0];
+  }
+};
+
 template <class V>
-void pack_row(const void* row, DType dtype, int64_t depth, const ArrayView<1>& norm_weight,
+void pack_row(const void* row, DType dtype, const RowForm& form, const ArrayView<1>& norm_weight,
               float eps, char* packed) {
+  const int64_t depth = form.depth;
+  auto* group_sums = reinterpret_cast<float*>(packed + element_bytes<V>(dtype, depth));
   (void)with_dtype<float, BF16, F16>(dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     const T* x = static_cast<const T*>(row);
@@ -70,6 +93,16 @@ void pack_row(const void* row, DType dtype, int64_t depth, const ArrayView<1>& n
         float* to = reinterpret_cast<float*>(packed) + k;
         for (int64_t i = 0; i < count; ++i) to[i] = to_float(from[i]);
         if (count % 2) to[count] = 0.0f;  // the other half of the last pair
+      }
+      if (form.group > 0) {
+        static_assert(kPiece == kMaxGroup);
+        float values[kPiece];
+        for (int64_t i = 0; i < count; ++i) values[i] = to_float(from[i]);
+        for (int64_t i = 0; i < count; i += form.group) {
+          GroupSum sum;
+          sum.add(values + i, std::min<int64_t>(form.group, count - i));
+          *group_sums++ = sum.total();
+        }
       }
     }
   });

@@ -33,15 +33,24 @@ struct TileArgs {
   bool is_first;      // the sums begin here
   const char* ahead;  // fetched meanwhile: a step of the loop advances by `ahead_step` bytes
   int64_t ahead_step;
+  // Of a quantised group; see quant_tile.h.
+  const float* scales = nullptr;     // [32]
+  const float* offsets = nullptr;    // [32]?
+  const char* group_sums = nullptr;  // of the first row; row_bytes apart
 };
 
+// Chunk sums are added up.
 template <class V>
-void add_chunk(typename V::F chunk, float* sums, bool is_first) {
-  V::store(sums, is_first ? chunk : V::add(V::load(sums), chunk));
-}
+struct AddChunk {
+  static void add(const TileArgs& t, typename V::F chunk, int row, int first) {
+    float* sums = t.sums + row * kBlock + first;
+    V::store(sums, t.is_first ? chunk : V::add(V::load(sums), chunk));
+  }
+};
 
-// Two k a step, of bf16 or fp16, for kVecs vectors of outputs at a time.
-template <class V, DType kDType, int kRows, int kVecs>
+// Two k a step, of bf16 or fp16, for kVecs vectors of outputs at a time. kDot: rows are words of
+// pairs, else floats. Chunk::add does something with the sums.
+template <class V, DType kDType, bool kDot, class Chunk, int kRows, int kVecs>
 void pair_tile(const TileArgs& t) {
   using F = typename V::F;
   const char* rows[kRows];
@@ -57,7 +66,7 @@ void pair_tile(const TileArgs& t) {
     for (int64_t i = 0; i < num_pairs; ++i, words += kBlock, ahead += t.ahead_step) {
       V::prefetch(ahead);
       V::prefetch(ahead + t.ahead_step / 2);
-      if constexpr (has_words<V>(kDType)) {
+      if constexpr (kDot) {
         _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
           const auto x = V::set1_word(reinterpret_cast<const uint32_t*>(rows[r]) + i);
           _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
@@ -88,7 +97,7 @@ void pair_tile(const TileArgs& t) {
     }
     _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
       _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
-        add_chunk<V>(acc[r][v], t.sums + r * kBlock + first + v * V::kWidth, t.is_first);
+        Chunk::add(t, acc[r][v], r, first + v * V::kWidth);
       }
     }
   }
@@ -128,7 +137,7 @@ void float_tile(const TileArgs& t) {
     _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
       const auto sum = [&](int a, int b) { return V::add(chains[a][r], chains[b][r]); };
       const F low = V::add(sum(0, 1), sum(2, 3)), high = V::add(sum(4, 5), sum(6, 7));
-      add_chunk<V>(V::add(low, high), t.sums + r * kBlock + first, t.is_first);
+      AddChunk<V>::add(t, V::add(low, high), r, first);
     }
   }
 }
@@ -138,7 +147,7 @@ void tile(const TileArgs& t) {
   if constexpr (kDType == DType::kF32) {
     float_tile<V, kRows>(t);
   } else {
-    pair_tile<V, kDType, kRows, V::vecs(kRows)>(t);
+    pair_tile<V, kDType, has_words<V>(kDType), AddChunk<V>, kRows, V::vecs(kRows)>(t);
   }
 }
 
@@ -149,6 +158,17 @@ constexpr std::array<TileFunction, V::kMaxRows> tiles(std::index_sequence<kRowsM
   return {tile<V, kDType, kRowsMinus1 + 1>...};
 }
 
+// Calls run(pass, num_passes, first_row, count) for passes of at most kMaxRows rows.
+template <class V, class Run>
+void for_each_pass(int64_t num_rows, const Run& run) {
+  const int64_t passes = (num_rows + V::kMaxRows - 1) / V::kMaxRows;
+  for (int64_t pass = 0, row = 0; pass < passes; ++pass) {
+    const int64_t count = num_rows / passes + (pass < num_rows % passes);
+    run(pass, passes, row, count);
+    row += count;
+  }
+}
+
 // All rows of the call meet a chunk while it is in the nearest caches. Meanwhile memory must not
 // idle: a single pass fetches a little ahead of itself (of one or two rows, which wait for memory
 // anyway, the hardware does that best), several passes share the work of fetching the next chunk.
@@ -157,17 +177,14 @@ void chunk_sums(const char* weight, const PackedRows& rows, int64_t first_row, i
                 int64_t first_k, int64_t num_k, float* sums) {
   static constexpr auto kTiles = tiles<V, kDType>(std::make_index_sequence<V::kMaxRows>());
   constexpr int64_t kStepBytes = 2 * 64, kChunkBytes = kGemmChunk / 2 * kStepBytes;
-  const int64_t passes = (num_rows + V::kMaxRows - 1) / V::kMaxRows;
-  const int64_t ahead = num_rows <= 2 ? 0 : passes == 1 ? kChunkBytes / 4 : kChunkBytes;
-  const int64_t ahead_step = num_rows <= 2 ? 0 : kStepBytes / passes;
   const int64_t element = has_words<V>(kDType) ? 2 : 4;
-  for (int64_t pass = 0, row = 0; pass < passes; ++pass) {
-    const int64_t count = num_rows / passes + (pass < num_rows % passes);
+  for_each_pass<V>(num_rows, [&](int64_t pass, int64_t passes, int64_t row, int64_t count) {
+    const int64_t ahead = num_rows <= 2 ? 0 : passes == 1 ? kChunkBytes / 4 : kChunkBytes;
+    const int64_t ahead_step = num_rows <= 2 ? 0 : kStepBytes / passes;
     kTiles[count - 1]({weight, rows.data + (first_row + row) * rows.row_bytes + first_k * element,
                        rows.row_bytes, num_k, sums + row * kBlock, first_k == 0,
                        weight + ahead + pass * ahead_step * ((num_k + 1) / 2), ahead_step});
-    row += count;
-  }
+  });
 }
 
 template <class V, DType kDType>
@@ -192,19 +209,6 @@ void typed_sums(const GemmWeight& w, int64_t block, const PackedRows& rows, int6
   for (int64_t k = 0; k < w.depth; k += kGemmChunk) {
     const int64_t num_k = std::min(kGemmChunk, w.depth - k);
     chunk_sums<V, kDType>(weight + k * kBlock * kBytes, rows, first_row, num_rows, k, num_k, sums);
-  }
-}
-
-template <class V>
-void block_sums(const GemmWeight& w, int64_t block, const PackedRows& rows, int64_t first_row,
-                int64_t num_rows, float* sums) {
-  if (w.depth == 0) std::fill_n(sums, num_rows * kBlock, 0.0f);
-  const FlushDenormals flush;
-  switch (w.dtype) {
-    case DType::kBF16:
-      return typed_sums<V, DType::kBF16>(w, block, rows, first_row, num_rows, sums);
-    case DType::kF16: return typed_sums<V, DType::kF16>(w, block, rows, first_row, num_rows, sums);
-    default: return typed_sums<V, DType::kF32>(w, block, rows, first_row, num_rows, sums);
   }
 }
 

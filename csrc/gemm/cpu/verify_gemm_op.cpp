@@ -2,12 +2,12 @@
 #include <torch/csrc/stable/ops.h>
 
 #include "gemm/cpu_product.h"
-#include "gemm/verify_gemm.h"
+#include "gemm/verify_gemm_quant.h"
 
 namespace dflash {
 
 static void run_cpu(const VerifyGemmParams& p, const Tensor&) {
-  const PackedX x(p.x, p.norm_weight, p.eps, p.num_rows, p.weight.depth);
+  const PackedX x(p.x, p.norm_weight, p.eps, p.num_rows, p.weight.row_form());
   for_each_tile(p.weight, x, p.num_rows,
                 [&](int64_t block, int64_t first_row, int64_t num_rows, float* sums) {
                   gemm_kernels().finish(p, block, first_row, num_rows, sums);
@@ -17,6 +17,10 @@ static void run_cpu(const VerifyGemmParams& p, const Tensor&) {
 STABLE_TORCH_LIBRARY_IMPL(dflash, CPU, m) {
   m.impl("verify_gemm", TORCH_BOX(&verify_gemm<run_cpu>));
   m.impl("verify_gemm.out", TORCH_BOX(&verify_gemm_out<run_cpu>));
+  m.impl("verify_gemm_w8", TORCH_BOX((&verify_gemm_quant<QuantBits::k8, run_cpu>)));
+  m.impl("verify_gemm_w8.out", TORCH_BOX((&verify_gemm_quant_out<QuantBits::k8, run_cpu>)));
+  m.impl("verify_gemm_w4", TORCH_BOX((&verify_gemm_quant<QuantBits::k4, run_cpu>)));
+  m.impl("verify_gemm_w4.out", TORCH_BOX((&verify_gemm_quant_out<QuantBits::k4, run_cpu>)));
 }
 
 }  // namespace dflash

@@ -1,5 +1,7 @@
 #include <torch/csrc/stable/library.h>
 
+#include <stdexcept>
+
 #include "common/cuda.h"
 #include "gemm/cuda/launch.h"
 #include "gemm/pack_weight.h"
@@ -14,6 +16,7 @@ static void pack_cuda(const PackWeightParams& p, int32_t device_idx) {
 }
 
 static void unpack_cuda(const UnpackParams& p, int32_t device_idx) {
+  if (p.packed.quant) throw std::runtime_error("unpack: format must be None on cuda");
   const CudaScope scope(device_idx);
   STD_CUDA_CHECK(launch_unpack(p, scope.stream));
 }

@@ -90,10 +90,10 @@ void run_cpu(const ContextKvParams& p, int32_t) {
   const std::vector<int64_t> rows = stored_rows(p);
   const auto num_rows = static_cast<int64_t>(rows.size());
   const DType dtype = p.features.dtype;
-  const PackedX features(p.features, {}, 0.0f, num_rows, p.fc.depth,
+  const PackedX features(p.features, {}, 0.0f, num_rows, {p.fc.depth},
                          [&](int64_t i) { return rows[i]; });
   Matrix hidden = product(p.fc, features, num_rows, dtype);
-  const PackedX context(hidden.view(), p.hidden_norm, p.eps, num_rows, p.fc.num_rows);
+  const PackedX context(hidden.view(), p.hidden_norm, p.eps, num_rows, {p.fc.num_rows});
 
   std::vector<int32_t> status(num_rows);
   for (int64_t idx = 0; idx < p.num_layers; ++idx) {

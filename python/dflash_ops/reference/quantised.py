@@ -1,0 +1,211 @@
+"""Quantised weights: read as their makers write them, laid out, and turned into numbers."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .gemm import verify_gemm
+
+SCALES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+AWQ_NIBBLES = (0, 4, 1, 5, 2, 6, 3, 7)  # which nibble of a word an output has
+
+
+@dataclass
+class Quantised:
+    kind: str  # int4, int8 or fp8
+    group: int
+    codes: Tensor  # [N, K] uint8
+    scales: Tensor  # [N, groups]
+    offset: str = ""  # zeros or mins
+    terms: Tensor | None = None  # [N, groups], in the type of the scales
+
+    def values(self) -> Tensor:
+        """fp32: exact, but for one rounding with mins or fp32 scales."""
+        scales = self._of_each_k(self.scales)
+        if self.kind == "fp8":
+            return self.codes.view(torch.float8_e4m3fn).float() * scales
+        if self.kind == "int8":
+            return self.codes.view(torch.int8).float() * scales
+        codes = self.codes.float()
+        if self.terms is None:
+            return (codes - 8) * scales
+        terms = self._of_each_k(self.terms)
+        return codes * scales + terms if self.offset == "mins" else (codes - terms) * scales
+
+    def _of_each_k(self, numbers: Tensor) -> Tensor:
+        return numbers.float().repeat_interleave(self.group, 1)[:, : self.depth]
+
+    @property
+    def depth(self) -> int:
+        return self.codes.shape[1]
+
+
+def _view(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The bits of a copy; of an empty one too, which may be contiguous with any strides."""
+    return x.clone(memory_format=torch.contiguous_format).view(dtype)
+
+
+def read_w8(weight: Tensor, scales: Tensor | None, block: tuple[int, int] | None) -> Quantised:
+    num_rows = len(weight)
+    if weight.dtype == torch.uint8:
+        blocks = weight.unflatten(1, (-1, 34))
+        scales = _view(blocks[..., :2], torch.float16)[..., 0]
+        return Quantised("int8", 32, blocks[..., 2:].flatten(1), scales)
+    assert scales is not None
+    depth = weight.shape[1]
+    block_rows, group = block or (1, depth)
+    scales = scales[torch.arange(num_rows) // block_rows]
+    if group >= depth:
+        group, scales = 512, scales.expand(-1, -(-depth // 512))
+    kind = "int8" if weight.dtype == torch.int8 else "fp8"
+    return Quantised(kind, group, weight.view(torch.uint8), scales)
+
+
+def _nibbles(words: Tensor) -> Tensor:
+    """int32 [.., n] -> [.., n, 8]."""
+    return (words[..., None] >> torch.arange(0, 32, 4) & 15).to(torch.uint8)
+
+
+def read_w4(
+    weight: Tensor,
+    scales: Tensor | None,
+    zeros: Tensor | None,
+    source: str,
+    group_size: int | None,
+) -> Quantised:
+    if source in ("q4_0", "q4_1"):
+        head = 2 if source == "q4_0" else 4
+        blocks = weight.unflatten(1, (-1, head + 16))
+        halves = _view(blocks[..., :head], torch.float16)
+        codes = torch.cat([blocks[..., head:] & 15, blocks[..., head:] >> 4], -1).flatten(1)
+        if source == "q4_0":
+            return Quantised("int4", 32, codes, halves[..., 0])
+        return Quantised("int4", 32, codes, halves[..., 0], "mins", halves[..., 1])
+    assert scales is not None and group_size is not None
+    nibbles = _nibbles(weight)
+    if source == "awq":
+        codes = nibbles[..., AWQ_NIBBLES].flatten(1).T
+    else:
+        codes = nibbles.transpose(0, 1).flatten(1)
+    num_rows, depth = codes.shape
+    scales = scales.T
+    terms = None
+    if zeros is not None:
+        nibbles = _nibbles(zeros)
+        if source == "awq":
+            nibbles = nibbles[..., AWQ_NIBBLES]
+        terms = nibbles.flatten(1)[:, :num_rows].T
+        terms = ((terms + (source == "gptq")) % 16).to(scales.dtype)
+    if group_size < 0:
+        group_size, groups = 512, -(-depth // 512)
+        scales = scales.expand(-1, groups)
+        terms = None if terms is None else terms.expand(-1, groups)
+    return Quantised("int4", group_size, codes, scales, "" if zeros is None else "zeros", terms)
+
+
+def _rows_of_lanes(num_rows: int, pair: bool) -> Tensor:
+    """[blocks, 32]: row of every output; num_rows: none."""
+    if not pair:
+        return F.pad(torch.arange(num_rows), (0, -num_rows % 32), value=num_rows).unflatten(
+            0, (-1, 32)
+        )
+    half = num_rows // 2
+    gate = F.pad(torch.arange(half), (0, -half % 16), value=num_rows).unflatten(0, (-1, 16))
+    return torch.cat([gate, torch.where(gate < half, gate + half, num_rows)], 1)
+
+
+def _shifts(kind: str) -> Tensor:
+    """Where the codes of a word stand: the even ones in its high half."""
+    bits = 4 if kind == "int4" else 8
+    i = torch.arange(32 // bits)
+    return i // 2 * bits + torch.where(i % 2 == 0, 16, 0)
+
+
+def lay_out(q: Quantised, pair: bool) -> Tensor:
+    lanes = _rows_of_lanes(len(q.codes), pair)
+    shifts = _shifts(q.kind)
+    zero = 8 if q.kind == "int4" else 0
+    codes = F.pad(q.codes, (0, 0, 0, 1), value=zero)[lanes].long()  # [blocks, 32, K]
+    pieces = [torch.empty(len(lanes), 0, dtype=torch.uint8)]
+    for group, part in enumerate(codes.split(q.group, -1) if q.depth else ()):
+        part = F.pad(part, (0, -part.shape[-1] % len(shifts)), value=zero)
+        words = (part.unflatten(-1, (-1, len(shifts))) << shifts).sum(-1)
+        pieces.append(_view(words.mT.to(torch.int32), torch.uint8).flatten(1))
+        for numbers in (q.scales, q.terms):
+            if numbers is not None:
+                line = F.pad(numbers[:, group], (0, 1))[lanes]
+                pieces.append(_view(line, torch.uint8))
+    return torch.cat(pieces, 1)
+
+
+def parse(packed: Tensor, shape: tuple[int, int], pair: bool, format: str) -> Quantised:
+    """Undoes :func:`lay_out`."""
+    kind, scale_name, group_name, *offset = format.split("_")
+    group, scale_dtype = int(group_name[1:]), SCALES[scale_name]
+    num_rows, depth = shape
+    shifts = _shifts(kind)
+    codes, lines = [torch.empty(len(packed), 32, 0, dtype=torch.uint8)], []
+    at = 0
+
+    def take(count: int, dtype: torch.dtype) -> Tensor:
+        nonlocal at
+        begin, at = at, at + count * dtype.itemsize
+        return _view(packed[:, begin:at], dtype)
+
+    for first in range(0, depth, group):
+        num_k = min(group, depth - first)
+        words = take(-(-num_k // len(shifts)) * 32, torch.int32).unflatten(1, (-1, 32)).mT
+        part = words[..., None] >> shifts & (15 if kind == "int4" else 255)
+        codes.append(part.flatten(2)[..., :num_k].to(torch.uint8))
+        lines.append([take(32, scale_dtype) for _ in range(1 + len(offset))])
+    lanes = _rows_of_lanes(num_rows, pair).flatten()
+    rows = torch.argsort(lanes)[:num_rows]
+    empty = torch.empty(num_rows, 0, dtype=scale_dtype)
+    scales, *terms = (
+        torch.stack(line, -1).flatten(0, 1)[rows] if lines else empty
+        for line in (zip(*lines, strict=True) if lines else [()] * (1 + len(offset)))
+    )
+    return Quantised(
+        kind, group, torch.cat(codes, -1).flatten(0, 1)[rows], scales, "".join(offset), *terms
+    )
+
+
+def pack_w8(
+    weight: Tensor,
+    scales: Tensor | None = None,
+    *,
+    block: tuple[int, int] | None = None,
+    pair: bool = False,
+) -> Tensor:
+    return lay_out(read_w8(weight, scales, block), pair)
+
+
+def pack_w4(
+    weight: Tensor,
+    scales: Tensor | None = None,
+    zeros: Tensor | None = None,
+    *,
+    source: str,
+    group_size: int | None = None,
+    pair: bool = False,
+) -> Tensor:
+    return lay_out(read_w4(weight, scales, zeros, source, group_size), pair)
+
+
+def verify_gemm_w8(
+    x: Tensor, weight: Tensor, format: str, bias: Tensor | None = None, **options: Any
+) -> Tensor:
+    """:func:`verify_gemm` with the values of a packed weight; needs ``num_outputs``."""
+    act = options.get("act", "none")
+    width = options.pop("num_outputs") * (2 if act == "silu_mul" else 1)
+    q = parse(weight, (width, x.shape[1]), act == "silu_mul", format)
+    return verify_gemm(x, q.values(), bias, **options)
+
+
+def verify_gemm_w4(
+    x: Tensor, weight: Tensor, format: str, bias: Tensor | None = None, **options: Any
+) -> Tensor:
+    return verify_gemm_w8(x, weight, format, bias, **options)
