@@ -4,6 +4,7 @@ from collections.abc import Iterator
 import torch
 from case import Case
 from torch import Tensor
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from dflash_ops import merge_states, tree_attention
 
@@ -50,13 +51,25 @@ def attention_chain(
         peers={
             "sdpa, dense mask": lambda: sdpa(query, k, v, attn_mask=mask, enable_gqa=True)[
                 0
-            ].transpose(0, 1)
+            ].transpose(0, 1),
+            "flex_attention, compiled": flex(query, k, v),
         },
         bytes_moved=2 * k_cache.nbytes + 2 * q.nbytes,
         macs=2 * rows * keys * num_kv_heads * group * dim,
         check=close,
         arithmetic="fp32",
     )
+
+
+def flex(query: Tensor, k: Tensor, v: Tensor):
+    rows, keys = query.shape[2], k.shape[2]
+
+    def visible(batch, head, row, key):
+        return key <= row + (keys - rows)
+
+    mask = create_block_mask(visible, None, None, rows, keys, device=query.device)
+    compiled = torch.compile(flex_attention)
+    return lambda: compiled(query, k, v, block_mask=mask, enable_gqa=True)[0].transpose(0, 1)
 
 
 def close(ours: Tensor, peer: Tensor) -> None:

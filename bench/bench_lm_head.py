@@ -5,7 +5,7 @@ from bench_sample import call, nothing_to_compare
 from case import Case
 from torch import Tensor
 
-from dflash_ops import lm_head_gather, lm_head_sample, lm_head_topk, pack_weight
+from dflash_ops import lm_head_gather, lm_head_sample, lm_head_topk, pack_weight, verify_gemm
 
 HIDDEN, VOCAB = 1024, 151_936
 
@@ -22,12 +22,21 @@ def cases(device: torch.device) -> Iterator[Case]:
     yield gather_case(h, weight, packed)
 
 
+def product(h: Tensor, packed: Tensor):
+    """The floor: the product alone, with its logits in memory."""
+    out = torch.empty(len(h), VOCAB, dtype=h.dtype, device=h.device)
+    return lambda: verify_gemm(h, packed, num_outputs=VOCAB, out=out)
+
+
 def topk_case(h: Tensor, weight: Tensor, packed: Tensor) -> Case:
     return Case(
         op="lm_head_topk",
         name=f"k=16, rows={len(h)}, V={VOCAB}, H={HIDDEN}",
         ours=lambda: lm_head_topk(h, packed, k=16),
-        peers={"eager linear and topk": lambda: (h @ weight.T).topk(16)},
+        peers={
+            "eager linear and topk": lambda: (h @ weight.T).topk(16),
+            "verify_gemm alone": product(h, packed),
+        },
         bytes_moved=weight.nbytes,
         macs=len(h) * weight.numel(),
         check=nothing_to_compare,
@@ -40,7 +49,10 @@ def sample_case(h: Tensor, weight: Tensor, packed: Tensor, law: dict[str, float]
         op="lm_head_sample",
         name=f"{law or 'greedy'}, rows={len(h)}, V={VOCAB}, H={HIDDEN}",
         ours=lambda: lm_head_sample(h, packed, **args),
-        peers={"eager linear and argmax": lambda: (h @ weight.T).argmax(dim=1)},
+        peers={
+            "eager linear and argmax": lambda: (h @ weight.T).argmax(dim=1),
+            "verify_gemm alone": product(h, packed),
+        },
         bytes_moved=weight.nbytes,
         macs=len(h) * weight.numel(),
         check=nothing_to_compare,
