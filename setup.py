@@ -49,7 +49,9 @@ class CMakeBuild(build_ext):
         }
         beside_python = Path(sys.executable).parent  # .venv/bin, where pip puts ccache
         if ccache := shutil.which("ccache", path=f"{beside_python}:{os.environ.get('PATH', '')}"):
-            options |= {f"CMAKE_{x}_COMPILER_LAUNCHER": ccache for x in ("CXX", "CUDA")}
+            options["CMAKE_CXX_COMPILER_LAUNCHER"] = ccache
+            # nvcc from a package is as old as its installation: know it by its content.
+            options["CMAKE_CUDA_COMPILER_LAUNCHER"] = f"{ccache};compiler_check=content"
 
         cmake = [sys.executable, "-m", "cmake"]
         defines = [f"-D{key}={value}" for key, value in options.items()]
