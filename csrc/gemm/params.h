@@ -6,10 +6,11 @@
 
 namespace dflash {
 
-// How rows of x are packed for a product: `group` k per sum where the weight's groups have offsets.
+// How rows of x are packed for a product.
 struct RowForm {
   int64_t depth;
-  int32_t group = 0;  // 0: no sums
+  int32_t group = 0;     // k per sum, where the weight's groups have offsets; 0: no sums
+  bool is_int8 = false;  // rounded to int8, 32 k with a scale
 };
 
 // A weight [num_rows, depth], one output per row, as it stands in memory:
@@ -31,6 +32,7 @@ struct GemmWeight {
   bool is_packed;
   bool is_pair;
   QuantFormat quant = {};
+  bool has_int8_rows = false;  // it multiplies rows rounded to int8
 
   constexpr int64_t num_blocks() const {
     const int64_t rows = is_pair ? num_rows / 2 : num_rows, width = is_pair ? kBlock / 2 : kBlock;
@@ -41,7 +43,7 @@ struct GemmWeight {
     return (dtype == DType::kF32 ? depth : (depth + 1) / 2) * kBlock * 4;
   }
   constexpr RowForm row_form() const {
-    return {depth, quant.offset == Offset::kNone ? 0 : quant.group};
+    return {depth, quant.offset == Offset::kNone ? 0 : quant.group, has_int8_rows};
   }
   // The row whose output stands at `lane` of a block; -1: padding.
   constexpr int64_t row_at(int64_t block, int lane) const {

@@ -263,9 +263,11 @@ def _check_verify_gemm(
     out: Tensor | None,
     op: str = "verify_gemm",
     format: str | None = None,
+    activations: str = "float",
 ) -> None:
     """Of all verify_gemm ops; `format`: of a quantised weight."""
     checks = Checks(op, x)
+    checks.one_of("activations", activations, "float", "int8")
     checks.tensor("x", x, FLOATS, "[M, K]", -1, -1)
     checks.last_contiguous("x", x)
     checks.one_of("act", act, "none", "silu", "silu_mul")

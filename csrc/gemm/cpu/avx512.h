@@ -73,6 +73,21 @@ struct Avx512 {
       return _mm512_or_si512(_mm512_mask_mov_epi16(bits, nan, _mm512_set1_epi16(0x7fc0)), sign);
     }
   }
+
+  using Acc = __m512i;  // of pairs, in 16 bits: eight products of a block fit
+  static Acc int8_zero() { return _mm512_setzero_si512(); }
+  static __m512i nibbles(const uint32_t* words, int half) {
+    const __m512i w = _mm512_loadu_si512(words);
+    return _mm512_and_si512(half == 0 ? w : _mm512_srli_epi16(w, 4), _mm512_set1_epi8(15));
+  }
+  static __m512i set1_bytes(const uint32_t* x) { return _mm512_set1_epi32(static_cast<int>(*x)); }
+  static Acc int8_dot(Acc acc, __m512i codes, const uint32_t* x) {
+    return _mm512_add_epi16(acc, _mm512_maddubs_epi16(codes, set1_bytes(x)));
+  }
+  static F int8_sum(Acc acc, const int32_t* bias) {
+    const __m512i sums = _mm512_madd_epi16(acc, _mm512_set1_epi16(1));
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(sums, _mm512_set1_epi32(*bias)));
+  }
   static F floats(const char* data, DType dtype) {
     if (dtype == DType::kF32) return _mm512_loadu_ps(data);
     const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(data));

@@ -91,6 +91,21 @@ struct Avx2 {
     return _mm256_broadcastsi128_si256(
         _mm_loadu_si128(reinterpret_cast<const __m128i*>(table.data())));
   }
+
+  using Acc = __m256i;  // of pairs, in 16 bits: eight products of a block fit
+  static Acc int8_zero() { return _mm256_setzero_si256(); }
+  static __m256i nibbles(const uint32_t* words, int half) {
+    const __m256i w = load_words(words);
+    return _mm256_and_si256(half == 0 ? w : _mm256_srli_epi16(w, 4), _mm256_set1_epi8(15));
+  }
+  static Acc int8_dot(Acc acc, __m256i codes, const uint32_t* x) {
+    const __m256i bytes = _mm256_set1_epi32(static_cast<int>(*x));
+    return _mm256_add_epi16(acc, _mm256_maddubs_epi16(codes, bytes));
+  }
+  static F int8_sum(Acc acc, const int32_t* bias) {
+    const __m256i sums = _mm256_madd_epi16(acc, _mm256_set1_epi16(1));
+    return _mm256_cvtepi32_ps(_mm256_add_epi32(sums, _mm256_set1_epi32(*bias)));
+  }
   static F floats(const char* data, DType dtype) {
     if (dtype == DType::kF32) return _mm256_loadu_ps(reinterpret_cast<const float*>(data));
     const __m128i halves = _mm_loadu_si128(reinterpret_cast<const __m128i*>(data));

@@ -13,6 +13,14 @@ struct Avx512Bf16 : Avx512 {
     const __m512i w = _mm512_loadu_si512(words);
     return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));
   }
+
+  // Sums of four products in 32 bits.
+  static Acc int8_dot(Acc acc, __m512i codes, const uint32_t* x) {
+    return _mm512_dpbusd_epi32(acc, codes, set1_bytes(x));
+  }
+  static F int8_sum(Acc acc, const int32_t* bias) {
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(acc, _mm512_set1_epi32(*bias)));
+  }
 };
 
 }  // namespace

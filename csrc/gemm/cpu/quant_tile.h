@@ -5,14 +5,10 @@
 // store_words for them; floats(data, dtype): kWidth numbers as floats.
 #pragma once
 
-#include <cmath>
-
 #include "gemm/cpu/tile.h"
 
 namespace dflash {
 namespace {
-
-constexpr int64_t kMaxGroup = kGemmChunk;
 
 // Bytes of a packed row's elements; sums of groups follow.
 template <class V>
@@ -23,12 +19,13 @@ int64_t element_bytes(DType dtype, int64_t depth) {
 // A group's chain enters the sum: scaled, and with the offset's share.
 template <class V>
 struct AddGroup {
-  static void add(const TileArgs& t, typename V::F chain, int row, int first) {
+  static void add(const TileArgs& t, typename V::F chain, int64_t group, int row, int first) {
     float* sums = t.sums + row * kBlock + first;
-    typename V::F sum = V::fma(V::load(t.scales + first), chain, V::load(sums));
+    const int64_t at = group * kBlock + first;
+    typename V::F sum = V::fma(V::load(t.scales + at), chain, V::load(sums));
     if (t.offsets != nullptr) {
-      const auto* x = reinterpret_cast<const float*>(t.group_sums + row * t.row_bytes);
-      sum = V::fma(V::load(t.offsets + first), V::set1(x), sum);
+      const auto* x = reinterpret_cast<const float*>(t.group_sums + row * t.row_bytes) + group;
+      sum = V::fma(V::load(t.offsets + at), V::set1(x), sum);
     }
     V::store(sums, sum);
   }
@@ -53,29 +50,82 @@ constexpr std::array<TileFunction, V::kMaxRows> group_tiles(std::index_sequence<
       pair_tile<V, DType::kBF16, kDot, AddGroup<V>, kRowsMinus1 + 1, V::vecs(kRowsMinus1 + 1)>...};
 }
 
-// A group's offset: the value of code 0, of which every other differs by c * s.
-float offset_value(Offset offset, float scale, float term) {
-  switch (offset) {
-    case Offset::kZeros: return (8.0f - term) * scale;
-    case Offset::kMins: return std::fma(8.0f, scale, term);
-    default: return 0.0f;
+// A group's scales and offsets, as floats; whether there are offsets. An offset is the value where
+// c is 0, that of q = 8.
+template <class V>
+bool load_scales(const QuantFormat& quant, const char* data, float* scales, float* offsets) {
+  static constexpr float kEight = 8.0f, kMinusOne = -1.0f;
+  const int64_t bytes = quant.line_bytes() / kBlock;
+  for (int first = 0; first < kBlock; first += V::kWidth) {
+    const char* at = data + first * bytes;
+    const auto scale = V::floats(at, quant.scale_dtype);
+    V::store(scales + first, scale);
+    if (quant.offset == Offset::kNone) continue;
+    const auto term = V::floats(at + quant.line_bytes(), quant.scale_dtype);
+    const auto eight = V::set1(&kEight);
+    if (quant.offset == Offset::kMins) {
+      V::store(offsets + first, V::fma(eight, scale, term));
+    } else {
+      const auto from_zero = V::fma(term, V::set1(&kMinusOne), eight);
+      V::store(offsets + first, V::fma(from_zero, scale, V::zero()));
+    }
+  }
+  return quant.offset != Offset::kNone;
+}
+
+// Groups that a tile takes in one call: several where they are small.
+struct GroupRun {
+  static constexpr int64_t kMaxK = kGemmChunk, kMaxGroups = 8;
+
+  const char* data;  // the first group
+  int64_t first_k;
+  int64_t num_k;
+  int64_t first_group;
+  int64_t bytes;
+  alignas(64) float scales[kMaxGroups * kBlock];
+  alignas(64) float offset_terms[kMaxGroups * kBlock];
+  const float* offsets;  // offset_terms, or null if there are none
+};
+
+// Calls body(run) for the groups of a block, and before it decode(codes, num_k, k) for each of the
+// run's, k counting from its first.
+template <class V, class Decode, class Body>
+void for_each_run(const GemmWeight& w, int64_t block, const Decode& decode, const Body& body) {
+  const QuantFormat& quant = w.quant;
+  const int64_t run_k = std::max<int64_t>(quant.group, GroupRun::kMaxGroups * 32);
+  GroupRun run;
+  run.data = static_cast<const char*>(w.data) + block * w.block_bytes();
+  run.first_group = 0;
+  for (run.first_k = 0; run.first_k < w.depth; run.first_k += run_k) {
+    run.num_k = std::min(run_k, w.depth - run.first_k);
+    const char* data = run.data;
+    int64_t group = 0;
+    for (int64_t k = 0; k < run.num_k; k += quant.group, ++group) {
+      const int64_t num_k = std::min<int64_t>(quant.group, run.num_k - k);
+      decode(data, num_k, k);
+      run.offsets = load_scales<V>(quant, data + quant.code_bytes(num_k),
+                                   run.scales + group * kBlock, run.offset_terms + group * kBlock)
+                        ? run.offset_terms
+                        : nullptr;
+      data += quant.group_bytes(num_k);
+    }
+    run.bytes = data - run.data;
+    body(run);
+    run.data = data;
+    run.first_group += group;
   }
 }
 
-// Scales and offsets of a group, as floats.
-template <class V>
-void load_scales(const QuantFormat& quant, const char* data, float* scales, float* offsets) {
-  const int64_t bytes = quant.line_bytes() / kBlock;
-  for (int first = 0; first < kBlock; first += V::kWidth) {
-    V::store(scales + first, V::floats(data + first * bytes, quant.scale_dtype));
+// Passes share the fetching of the next run; one alone leaves it to the hardware.
+struct NextRun {
+  const char* first;
+  int64_t step;  // bytes per step of a tile's loop
+
+  NextRun(const GroupRun& run, int64_t pass, int64_t passes, int64_t num_steps)
+      : step(passes == 1 ? 0 : run.bytes / (passes * num_steps)) {
+    first = run.data + run.bytes + pass * step * num_steps;
   }
-  if (quant.offset == Offset::kNone) return;
-  data += quant.line_bytes();
-  for (int first = 0; first < kBlock; first += V::kWidth) {
-    V::store(offsets + first, V::floats(data + first * bytes, quant.scale_dtype));
-  }
-  for (int i = 0; i < kBlock; ++i) offsets[i] = offset_value(quant.offset, scales[i], offsets[i]);
-}
+};
 
 template <class V, Codes kCodes, bool kDot>
 __attribute__((noinline)) void quant_sums(const GemmWeight& w, int64_t block,
@@ -83,30 +133,22 @@ __attribute__((noinline)) void quant_sums(const GemmWeight& w, int64_t block,
                                           int64_t num_rows, float* sums) {
   static constexpr auto kTiles = group_tiles<V, kDot>(std::make_index_sequence<V::kMaxRows>());
   using Pairs = std::make_integer_sequence<int, kCodes == Codes::kInt4 ? 4 : 2>;  // of a word
-  const QuantFormat& quant = w.quant;
-  alignas(64) uint32_t pairs[kMaxGroup / 2 * kBlock];
-  alignas(64) float scales[kBlock], offsets[kBlock];
-  const bool has_offsets = quant.offset != Offset::kNone;
+  alignas(64) uint32_t pairs[GroupRun::kMaxK / 2 * kBlock];
   const int64_t elements = element_bytes<V>(w.dtype, w.depth), element = kDot ? 2 : 4;
-  const char* group = static_cast<const char*>(w.data) + block * w.block_bytes();
   const char* first = rows.data + first_row * rows.row_bytes;
-  std::fill_n(sums, num_rows * kBlock, 0.0f);
-  for (int64_t k = 0, g = 0; k < w.depth; k += quant.group, ++g) {
-    const int64_t num_k = std::min<int64_t>(quant.group, w.depth - k);
-    const int64_t bytes = quant.group_bytes(num_k), num_pairs = (num_k + 1) / 2;
-    decode_group<V, kCodes>(group, quant.num_words(num_k), pairs, Pairs{});
-    load_scales<V>(quant, group + quant.code_bytes(num_k), scales, offsets);
+  const auto decode = [&](const char* codes, int64_t num_k, int64_t k) {
+    decode_group<V, kCodes>(codes, w.quant.num_words(num_k), pairs + k / 2 * kBlock, Pairs{});
+  };
+  for_each_run<V>(w, block, decode, [&](const GroupRun& run) {
     for_each_pass<V>(num_rows, [&](int64_t pass, int64_t passes, int64_t row, int64_t count) {
-      // Passes share the fetching of the next group; one alone leaves it to the hardware.
-      const int64_t step = passes == 1 ? 0 : bytes / (passes * num_pairs);
+      const NextRun next(run, pass, passes, (run.num_k + 1) / 2);
       const char* x = first + row * rows.row_bytes;
-      kTiles[count - 1]({reinterpret_cast<const char*>(pairs), x + k * element, rows.row_bytes,
-                         num_k, sums + row * kBlock, false, group + bytes + pass * step * num_pairs,
-                         step, scales, has_offsets ? offsets : nullptr,
-                         x + elements + g * sizeof(float)});
+      kTiles[count - 1]({reinterpret_cast<const char*>(pairs), x + run.first_k * element,
+                         rows.row_bytes, run.num_k, sums + row * kBlock, false, next.first,
+                         next.step, w.quant.group, run.scales, run.offsets,
+                         x + elements + run.first_group * sizeof(float)});
     });
-    group += bytes;
-  }
+  });
 }
 
 template <class V, Codes kCodes>
@@ -118,28 +160,6 @@ void quant_sums_of(const GemmWeight& w, int64_t block, const PackedRows& rows, i
     }
   }
   quant_sums<V, kCodes, false>(w, block, rows, first_row, num_rows, sums);
-}
-
-template <class V>
-void block_sums(const GemmWeight& w, int64_t block, const PackedRows& rows, int64_t first_row,
-                int64_t num_rows, float* sums) {
-  if (w.depth == 0) std::fill_n(sums, num_rows * kBlock, 0.0f);
-  const FlushDenormals flush;
-  switch (w.quant.codes) {
-    case Codes::kInt4:
-      return quant_sums_of<V, Codes::kInt4>(w, block, rows, first_row, num_rows, sums);
-    case Codes::kInt8:
-      return quant_sums_of<V, Codes::kInt8>(w, block, rows, first_row, num_rows, sums);
-    case Codes::kF8E4M3:
-      return quant_sums_of<V, Codes::kF8E4M3>(w, block, rows, first_row, num_rows, sums);
-    case Codes::kNone: break;
-  }
-  switch (w.dtype) {
-    case DType::kBF16:
-      return typed_sums<V, DType::kBF16>(w, block, rows, first_row, num_rows, sums);
-    case DType::kF16: return typed_sums<V, DType::kF16>(w, block, rows, first_row, num_rows, sums);
-    default: return typed_sums<V, DType::kF32>(w, block, rows, first_row, num_rows, sums);
-  }
 }
 
 }  // namespace

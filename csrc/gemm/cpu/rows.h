@@ -8,14 +8,15 @@
 #include "common/dispatch.h"
 #include "common/expf.h"
 #include "common/rms.h"
-#include "gemm/cpu/quant_tile.h"
+#include "gemm/cpu/block_sums.h"
 
 namespace dflash {
 namespace {
 
 template <class V>
 int64_t row_bytes(DType dtype, const RowForm& form) {
-  int64_t bytes = element_bytes<V>(dtype, form.depth);
+  int64_t bytes =
+      form.is_int8 ? Int8Row(form.depth).group_sums() : element_bytes<V>(dtype, form.depth);
   if (form.group > 0) bytes += (form.depth + form.group - 1) / form.group * sizeof(float);
   // An odd number of cache lines: rows that lie a power of two apart evict each other.
   return ((bytes + 63) / 64 | 1) * 64;
@@ -87,6 +88,12 @@ void pack_row(const void* row, DType dtype, const RowForm& form, const ArrayView
       T normed[kPiece];
       if (norm_weight) norm_piece(x, scale, norm_weight, k, count, normed);
       const T* from = norm_weight ? normed : x + k;
+      if (form.is_int8) {
+        float values[kPiece];
+        for (int64_t i = 0; i < count; ++i) values[i] = to_float(from[i]);
+        pack_int8_row(values, k, count, form, packed);
+        continue;
+      }
       if constexpr (V::kHasDot && std::is_same_v<T, BF16>) {
         pack_words(from, count, reinterpret_cast<uint32_t*>(packed) + k / 2);
       } else {
@@ -95,7 +102,7 @@ void pack_row(const void* row, DType dtype, const RowForm& form, const ArrayView
         if (count % 2) to[count] = 0.0f;  // the other half of the last pair
       }
       if (form.group > 0) {
-        static_assert(kPiece == kMaxGroup);
+        static_assert(kPiece == GroupRun::kMaxK);  // groups do not straddle pieces
         float values[kPiece];
         for (int64_t i = 0; i < count; ++i) values[i] = to_float(from[i]);
         for (int64_t i = 0; i < count; i += form.group) {

@@ -33,23 +33,24 @@ struct TileArgs {
   bool is_first;      // the sums begin here
   const char* ahead;  // fetched meanwhile: a step of the loop advances by `ahead_step` bytes
   int64_t ahead_step;
-  // Of a quantised group; see quant_tile.h.
-  const float* scales = nullptr;     // [32]
-  const float* offsets = nullptr;    // [32]?
-  const char* group_sums = nullptr;  // of the first row; row_bytes apart
+  // Of groups that are each a chain of its own; see quant_tile.h.
+  int64_t group_k = kGemmChunk;
+  const float* scales = nullptr;     // [groups, 32]
+  const float* offsets = nullptr;    // [groups, 32]?
+  const char* group_sums = nullptr;  // of the first row: [groups]; row_bytes apart
 };
 
 // Chunk sums are added up.
 template <class V>
 struct AddChunk {
-  static void add(const TileArgs& t, typename V::F chunk, int row, int first) {
+  static void add(const TileArgs& t, typename V::F chunk, int64_t, int row, int first) {
     float* sums = t.sums + row * kBlock + first;
     V::store(sums, t.is_first ? chunk : V::add(V::load(sums), chunk));
   }
 };
 
 // Two k a step, of bf16 or fp16, for kVecs vectors of outputs at a time. kDot: rows are words of
-// pairs, else floats. Chunk::add does something with the sums.
+// pairs, else floats. Chunk::add takes the sums of each group.
 template <class V, DType kDType, bool kDot, class Chunk, int kRows, int kVecs>
 void pair_tile(const TileArgs& t) {
   using F = typename V::F;
@@ -59,45 +60,48 @@ void pair_tile(const TileArgs& t) {
   for (int first = 0; first < kBlock; first += kVecs * V::kWidth) {
     const auto* words = reinterpret_cast<const uint32_t*>(t.weight) + first;
     const char* ahead = t.ahead;
-    F acc[kRows][kVecs];
-    _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
-      _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) acc[r][v] = V::zero();
-    }
-    for (int64_t i = 0; i < num_pairs; ++i, words += kBlock, ahead += t.ahead_step) {
-      V::prefetch(ahead);
-      V::prefetch(ahead + t.ahead_step / 2);
-      if constexpr (kDot) {
-        _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
-          const auto x = V::set1_word(reinterpret_cast<const uint32_t*>(rows[r]) + i);
-          _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
-            acc[r][v] = V::dot(acc[r][v], words + v * V::kWidth, x);
+    for (int64_t i = 0, group = 0; i < num_pairs; ++group) {
+      F acc[kRows][kVecs];
+      _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
+        _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) acc[r][v] = V::zero();
+      }
+      const int64_t last = std::min(i + t.group_k / 2, num_pairs);
+      for (; i < last; ++i, words += kBlock, ahead += t.ahead_step) {
+        V::prefetch(ahead);
+        V::prefetch(ahead + t.ahead_step / 2);
+        if constexpr (kDot) {
+          _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
+            const auto x = V::set1_word(reinterpret_cast<const uint32_t*>(rows[r]) + i);
+            _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
+              acc[r][v] = V::dot(acc[r][v], words + v * V::kWidth, x);
+            }
           }
-        }
-      } else {
-        F w[kVecs];
-        _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
-          w[v] = V::template high<kDType>(words + v * V::kWidth);
-        }
-        _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
-          const F x = V::set1(reinterpret_cast<const float*>(rows[r]) + 2 * i);
+        } else {
+          F w[kVecs];
           _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
-            acc[r][v] = V::fma(w[v], x, acc[r][v]);
+            w[v] = V::template high<kDType>(words + v * V::kWidth);
           }
-        }
-        _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
-          w[v] = V::template low<kDType>(words + v * V::kWidth);
-        }
-        _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
-          const F x = V::set1(reinterpret_cast<const float*>(rows[r]) + 2 * i + 1);
+          _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
+            const F x = V::set1(reinterpret_cast<const float*>(rows[r]) + 2 * i);
+            _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
+              acc[r][v] = V::fma(w[v], x, acc[r][v]);
+            }
+          }
           _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
-            acc[r][v] = V::fma(w[v], x, acc[r][v]);
+            w[v] = V::template low<kDType>(words + v * V::kWidth);
+          }
+          _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
+            const F x = V::set1(reinterpret_cast<const float*>(rows[r]) + 2 * i + 1);
+            _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
+              acc[r][v] = V::fma(w[v], x, acc[r][v]);
+            }
           }
         }
       }
-    }
-    _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
-      _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
-        Chunk::add(t, acc[r][v], r, first + v * V::kWidth);
+      _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
+        _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
+          Chunk::add(t, acc[r][v], group, r, first + v * V::kWidth);
+        }
       }
     }
   }
@@ -137,7 +141,7 @@ void float_tile(const TileArgs& t) {
     _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
       const auto sum = [&](int a, int b) { return V::add(chains[a][r], chains[b][r]); };
       const F low = V::add(sum(0, 1), sum(2, 3)), high = V::add(sum(4, 5), sum(6, 7));
-      AddChunk<V>::add(t, V::add(low, high), r, first);
+      AddChunk<V>::add(t, V::add(low, high), 0, r, first);
     }
   }
 }

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .gemm import verify_gemm
+from .gemm import rmsnorm, verify_gemm
 
 SCALES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 AWQ_NIBBLES = (0, 4, 1, 5, 2, 6, 3, 7)  # which nibble of a word an output has
@@ -205,7 +205,30 @@ def verify_gemm_w8(
     return verify_gemm(x, q.values(), bias, **options)
 
 
+def round_to_int8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes and scales [M, K / 32] of rows, as W4A8 rounds them; fp32, as this is a definition."""
+    padded = F.pad(x.float(), (0, -x.shape[1] % 32)).unflatten(1, (-1, 32))
+    largest = padded.abs().amax(-1)
+    most = torch.tensor(127.0)  # a number would become a product with a reciprocal
+    inverse = torch.where(largest > 0, most / largest, 0)
+    codes = (padded * inverse[..., None]).round().flatten(1)[:, : x.shape[1]]
+    scales = torch.where(padded.isfinite().all(-1), largest / most, torch.nan)
+    return codes, scales
+
+
 def verify_gemm_w4(
-    x: Tensor, weight: Tensor, format: str, bias: Tensor | None = None, **options: Any
+    x: Tensor,
+    weight: Tensor,
+    format: str,
+    bias: Tensor | None = None,
+    *,
+    activations: str = "float",
+    **options: Any,
 ) -> Tensor:
+    if activations == "int8":
+        norm_weight, eps = options.pop("norm_weight", None), options.pop("eps", 1e-6)
+        if norm_weight is not None:
+            x = rmsnorm(x, norm_weight, eps=eps).to(x.dtype)
+        codes, scales = round_to_int8(x)
+        x = codes.double() * scales.double().repeat_interleave(32, 1)[:, : x.shape[1]]
     return verify_gemm_w8(x, weight, format, bias, **options)

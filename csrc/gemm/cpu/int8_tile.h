@@ -1,0 +1,168 @@
+// The main loop over a 4-bit weight with rows rounded to int8: integer sums of 32 k, exact, then
+// floats. Included like tile.h.
+//
+// V has further: Acc, integer sums of a block of 32 k for kWidth outputs; int8_zero; int8_dot(acc,
+// words, x, is_high): adds the products of the low or high nibbles of the words' bytes with the
+// four bytes of x; int8_sum(acc, bias): the sums plus bias, as floats.
+#pragma once
+
+#include <cmath>
+
+#include "gemm/cpu/quant_tile.h"
+
+namespace dflash {
+namespace {
+
+constexpr int64_t kInt8Block = 32;  // k of a row that share a scale
+
+// A packed row: codes, in the order in which a word's nibbles meet them; the scale of each block;
+// -8 times its sum of codes; the value sum of each group.
+struct Int8Row {
+  int64_t num_blocks;
+
+  explicit Int8Row(int64_t depth) : num_blocks((depth + kInt8Block - 1) / kInt8Block) {}
+  int64_t scales() const { return num_blocks * kInt8Block; }  // where they begin, in bytes
+  int64_t biases() const { return scales() + num_blocks * 4; }
+  int64_t group_sums() const { return biases() + num_blocks * 4; }
+};
+
+// The place of k mod 8 among eight bytes: first the low nibbles of a word, then the high ones.
+constexpr int kInt8Place[8]{2, 0, 6, 4, 3, 1, 7, 5};
+
+// One block of a row. Ties round to even; a block with infinities or NaN gets the scale NaN.
+void pack_int8_block(const float* x, int64_t count, char* codes, float& scale, int32_t& sum) {
+  float values[kInt8Block] = {};
+  std::copy_n(x, count, values);
+  float largest = 0.0f, not_finite = 0.0f;
+  for (int i = 0; i < kInt8Block; ++i) {
+    largest = std::max(largest, std::fabs(values[i]));
+    not_finite += values[i] * 0.0f;
+  }
+  const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
+  int8_t rounded[kInt8Block];
+  sum = 0;
+  for (int i = 0; i < kInt8Block; ++i) {
+    const float shifted =
+        values[i] * inverse + 12582912.0f;  // 1.5 * 2^23: its last bit is the unit
+    rounded[i] = static_cast<int8_t>(std::bit_cast<uint32_t>(shifted));
+    sum += rounded[i];
+  }
+  for (int i = 0; i < kInt8Block; ++i) codes[i / 8 * 8 + kInt8Place[i % 8]] = rounded[i];
+  scale = largest / 127.0f + not_finite;
+}
+
+void pack_int8_row(const float* x, int64_t first_k, int64_t count, const RowForm& form,
+                   char* packed) {
+  const Int8Row row(form.depth);
+  auto* scales = reinterpret_cast<float*>(packed + row.scales());
+  auto* biases = reinterpret_cast<int32_t*>(packed + row.biases());
+  auto* group_sums = reinterpret_cast<float*>(packed + row.group_sums());
+  for (int64_t i = 0; i < count; i += kInt8Block) {
+    const int64_t k = first_k + i, block = k / kInt8Block;
+    int32_t sum;
+    pack_int8_block(x + i, std::min(kInt8Block, count - i), packed + k, scales[block], sum);
+    biases[block] = -8 * sum;
+    if (form.group == 0) continue;
+    float& group_sum = group_sums[k / form.group];
+    group_sum =
+        std::fma(scales[block], static_cast<float>(sum), k % form.group == 0 ? 0.0f : group_sum);
+  }
+}
+
+struct Int8Args {
+  TileArgs tile;  // weight: the first group; rows: codes of its first k
+  int64_t group_bytes;
+  const char* scales;  // of the first row and block; row_bytes apart
+  const char* biases;
+};
+
+template <class V, int kRows, int kVecs>
+void int8_tile(const Int8Args& a) {
+  using F = typename V::F;
+  const TileArgs& t = a.tile;
+  for (int first = 0; first < kBlock; first += kVecs * V::kWidth) {
+    const char* group_words = t.weight;
+    const char* ahead = t.ahead;
+    for (int64_t k = 0, group = 0; k < t.num_k; ++group, group_words += a.group_bytes) {
+      const char* words = group_words + first * 4;
+      const int64_t group_end = std::min(k + t.group_k, t.num_k);
+      F chains[kRows][kVecs];
+      _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
+        _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) chains[r][v] = V::zero();
+      }
+      for (; k < group_end; k += kInt8Block) {
+        typename V::Acc acc[kRows][kVecs];
+        _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
+          _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) acc[r][v] = V::int8_zero();
+        }
+        const int64_t last = std::min(k + kInt8Block, group_end);
+        for (int64_t i = k; i < last; i += 8, words += kBlock * 4, ahead += t.ahead_step) {
+          V::prefetch(ahead);
+          V::prefetch(ahead + t.ahead_step / 2);
+          _Pragma("GCC unroll 2") for (int half = 0; half < 2; ++half) {
+            _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
+              const auto* at = reinterpret_cast<const uint32_t*>(words) + v * V::kWidth;
+              const auto codes = V::nibbles(at, half);
+              _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
+                const char* x = t.rows + r * t.row_bytes + i + half * 4;
+                acc[r][v] = V::int8_dot(acc[r][v], codes, reinterpret_cast<const uint32_t*>(x));
+              }
+            }
+          }
+        }
+        _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
+          const int64_t at = r * t.row_bytes + k / kInt8Block * 4;
+          const F scale = V::set1(reinterpret_cast<const float*>(a.scales + at));
+          const auto* bias = reinterpret_cast<const int32_t*>(a.biases + at);
+          _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
+            chains[r][v] = V::fma(scale, V::int8_sum(acc[r][v], bias), chains[r][v]);
+          }
+        }
+      }
+      _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
+        _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
+          AddGroup<V>::add(t, chains[r][v], group, r, first + v * V::kWidth);
+        }
+      }
+    }
+  }
+}
+
+template <class V, size_t... kRowsMinus1>
+constexpr std::array<void (*)(const Int8Args&), V::kMaxRows> int8_tiles(
+    std::index_sequence<kRowsMinus1...>) {
+  return {int8_tile<V, kRowsMinus1 + 1, V::vecs(kRowsMinus1 + 1)>...};
+}
+
+template <class V>
+__attribute__((noinline)) void int8_sums(const GemmWeight& w, int64_t block, const PackedRows& rows,
+                                         int64_t first_row, int64_t num_rows, float* sums) {
+  static constexpr auto kTiles = int8_tiles<V>(std::make_index_sequence<V::kMaxRows>());
+  const Int8Row layout(w.depth);
+  const int64_t group_bytes = w.quant.group_bytes(w.quant.group);
+  const char* first = rows.data + first_row * rows.row_bytes;
+  const auto nothing = [](const char*, int64_t, int64_t) {};
+  for_each_run<V>(w, block, nothing, [&](const GroupRun& run) {
+    for_each_pass<V>(num_rows, [&](int64_t pass, int64_t passes, int64_t row, int64_t count) {
+      const NextRun next(run, pass, passes, (run.num_k + 7) / 8);
+      const char* x = first + row * rows.row_bytes;
+      const TileArgs tile{run.data,
+                          x + run.first_k,
+                          rows.row_bytes,
+                          run.num_k,
+                          sums + row * kBlock,
+                          false,
+                          next.first,
+                          next.step,
+                          w.quant.group,
+                          run.scales,
+                          run.offsets,
+                          x + layout.group_sums() + run.first_group * sizeof(float)};
+      const int64_t at = run.first_k / kInt8Block * 4;
+      kTiles[count - 1]({tile, group_bytes, x + layout.scales() + at, x + layout.biases() + at});
+    });
+  });
+}
+
+}  // namespace
+}  // namespace dflash
