@@ -21,6 +21,13 @@ def spread(x: Tensor, fill: float = 12345, last: bool = True) -> Tensor:
     return buffer[step]
 
 
+def apply(hook, x: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """A function of `_C.hooks` over every element of a contiguous tensor."""
+    out = torch.empty(x.shape, dtype=dtype)
+    hook(x.data_ptr(), out.data_ptr(), x.numel())
+    return out
+
+
 def assert_raises_alike(function, op, call, out, error, text, outputs=None) -> None:
     """`out`: {}, or the outputs by name, which the Python function takes as one `outputs`, or bare."""
     python_out = {"out": outputs(**out) if outputs else next(iter(out.values()))} if out else {}

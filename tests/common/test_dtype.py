@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_math import apply
+from calls import apply
 
 from dflash_ops import _C
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from calls import apply
 
 from dflash_ops import _C
 
@@ -13,12 +14,6 @@ def floats(first=0, last=2**32, step=STRIDE):
     words = torch.arange(first, last, step)
     edges = torch.arange(0, 2**32, 2**23)[:, None] + torch.tensor([0, 1, 2, 2**22, 2**23 - 1])
     return torch.cat([words, edges.flatten()]).to(torch.uint32).view(torch.float32)
-
-
-def apply(function, x, dtype=torch.float32):
-    out = torch.empty(x.shape, dtype=dtype)
-    function(x.data_ptr(), out.data_ptr(), x.numel())
-    return out
 
 
 def worst_ulps(got, want64):

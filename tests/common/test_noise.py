@@ -4,7 +4,7 @@ import os
 
 import pytest
 import torch
-from test_math import apply
+from calls import apply
 
 from dflash_ops import _C
 from dflash_ops.reference import noise

@@ -1,15 +1,20 @@
 """Verification of trees emits the target's law, exactly: enumeration by `probe`."""
 
+import os
 from itertools import product
 
 import pytest
 import torch
-from test_chain_laws import LAWS, TOLERANCE, Model, assert_law, extend
+from words import LAWS, TOLERANCE, Model, assert_law, total_variation, two_cycles
 
-from dflash_ops import verify_tree
+from dflash_ops import build_tree, verify_tree
 
-RULES = [("rrs", False), ("rrs", True), ("traversal", False), ("traversal", True)]
+SAMPLED = [("rrs", False), ("rrs", True), ("traversal", False), ("traversal", True)]
+RULES = [*SAMPLED, ("target_only", False)]
 KINDS = ["dense", "sparse", "close", "zeros"]
+# (vocabulary, rows with the anchor); the last two take minutes.
+SIZES = [(1, 4), (2, 2), (2, 3), (2, 5), (3, 4), (3, 5), (5, 4)]
+SIZES += [(4, 5), (5, 5)] * (os.environ.get("HYPOTHESIS_PROFILE") == "nightly")
 
 
 def shapes(num_nodes):
@@ -31,51 +36,35 @@ def drawn_trees(model, start, parents, replacement):
             if -1 in tokens:  # whatever is below such a row
                 grown.append(((*tokens, -1), x))
                 continue
-            q = model.q[start + prefix_of(parents, tokens, parent)].double().clone()
+            q = model.q_of(start + prefix_of(parents, tokens, parent))
             if not replacement:
                 for j in range(1, i):
                     if parents[j] == parent:
-                        q[tokens[j]] = 0
-            if q.sum() == 0:
+                        q[tokens[j]] = 0.0
+            total = sum(q)
+            if total == 0:
                 grown.append(((*tokens, -1), x))
-            else:
-                law = (q / q.sum()).tolist()
-                grown += [((*tokens, v), x * y) for v, y in enumerate(law) if y > 0]
+            grown += [((*tokens, v), x * y / total) for v, y in enumerate(q) if y > 0]
         trees = grown
     return trees
 
 
-def call_of(model, start, parents, trees, kind, **options):
+def call_of(model, start, parents, trees, kind):
     n, batch = len(parents), len(trees)
-    rows, depths = [], [len(prefix_of(parents, range(n), i)) for i in range(n)]
+    depths = [len(prefix_of(parents, range(n), i)) for i in range(n)]
+    rows = []
     for tokens in trees:
         prefixes = [prefix_of(parents, tokens, i) for i in range(n)]
         rows += [start + (() if -1 in prefix else prefix) for prefix in prefixes]
-    q = torch.stack([model.q[prefix] for prefix in rows])
-    call = {
+    return {
         "tokens": torch.tensor(trees).flatten(),
-        "logits": torch.stack([model.logits[prefix] for prefix in rows]),
         "parents": torch.tensor(parents).repeat(batch),
         "positions": torch.tensor(depths).repeat(batch) + 5,
         "cu_verify": torch.arange(0, len(rows) + 1, n),
-        "temperature": torch.full((batch,), model.law.get("temperature", 1.0)),
-        "seeds": torch.arange(batch),
         "max_path": n - 1,
         "probe": True,
-        "q": q,
+        **model.laws_of_call(rows, batch, kind),
     }
-    for name in ("top_k", "top_p", "min_p"):
-        if name in model.law:
-            dtype = torch.int64 if name == "top_k" else torch.float32
-            call[name] = torch.full((batch,), model.law[name], dtype=dtype)
-    if kind == "sparse":  # one id twice, one absent
-        order = torch.arange(model.vocab).flip(0).expand(len(q), -1)
-        values = q.gather(1, order)
-        call["q_ids"] = torch.cat([order, order[:, :1], torch.full((len(q), 1), -1)], dim=1)
-        call["q"] = torch.cat(
-            [values[:, :1] / 2, values[:, 1:], values[:, :1] / 2, torch.ones(len(q), 1)], dim=1
-        )
-    return call | options
 
 
 def ends(rule, parents, tokens, accept):
@@ -105,6 +94,29 @@ def ends(rule, parents, tokens, accept):
     return law
 
 
+def words_of_target(parents, tokens, weights):
+    """Rule target_only: every row's token is a draw from its weights; the first child with it is
+    followed. Yields words with their probability and the number of drafts in them."""
+    todo = [(0, (), 1.0)]
+    while todo:
+        i, path, x = todo.pop()
+        for v, y in enumerate(weights[i]):
+            equal = [j for j in range(len(parents)) if parents[j] == i and tokens[j] == v]
+            if equal:
+                todo.append((equal[0], (*path, v), x * y))
+            else:
+                yield (*path, v), x * y, len(path)
+
+
+def words_of_rejection(rule, parents, tokens, accept, weights):
+    for i, x in enumerate(ends(rule, parents, tokens, accept)):
+        if x == 0:  # a padded row has no weights
+            continue
+        path = prefix_of(parents, tokens, i)
+        for v, y in enumerate(weights[i]):
+            yield (*path, v), x * y, len(path)
+
+
 def one_cycle(model, start, parents, rule, replacement, kind, redraw=None):
     """The law of what one cycle emits after `start`, and the expected number of accepted drafts.
     `redraw` changes the trees after they were drawn."""
@@ -113,32 +125,48 @@ def one_cycle(model, start, parents, rule, replacement, kind, redraw=None):
         trees = [(redraw(tokens), x) for tokens, x in trees]
     call = call_of(model, start, parents, [tokens for tokens, _ in trees], kind)
     got = verify_tree(**call, rule=rule, replacement=replacement)
-    weights = got.weights.double()
-    weights = (weights / weights.sum(dim=1, keepdim=True)).tolist()
-    accept, n = got.accept_probs.tolist(), len(parents)
+    weights, n = got.weights.double(), len(parents)
+    weights = (weights / weights.sum(dim=1, keepdim=True)).view(-1, n, model.vocab).tolist()
+    accept = got.accept_probs.view(-1, n).tolist()
     law, accepted = {}, 0.0
     for b, (tokens, x) in enumerate(trees):
-        law_of_end = ends(rule, parents, tokens, accept[b * n : (b + 1) * n])
-        for i, y in enumerate(law_of_end):
-            if x * y == 0:
-                continue
-            path = prefix_of(parents, tokens, i)
-            accepted += x * y * len(path)
-            for v in range(model.vocab):
-                word = (*path, v)
-                law[word] = law.get(word, 0.0) + x * y * weights[b * n + i][v]
+        if rule == "target_only":
+            words = words_of_target(parents, tokens, weights[b])
+        else:
+            words = words_of_rejection(rule, parents, tokens, accept[b], weights[b])
+        for word, y, length in words:
+            law[word] = law.get(word, 0.0) + x * y
+            accepted += x * y * length
     return law, accepted
 
 
-@pytest.mark.parametrize(("rule", "replacement"), RULES)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("vocab", "num_nodes"), [(2, 2), (2, 5), (3, 4), (5, 4), (3, 5)])
-def test_every_tree(rule, replacement, kind, vocab, num_nodes):
-    for seed, parents in enumerate(shapes(num_nodes)):
-        depth = max(len(prefix_of(parents, range(num_nodes), i)) for i in range(num_nodes))
-        model = Model(vocab, depth, kind, seed, LAWS[seed % len(LAWS)])
+def check_one_cycle(model, parents, depth, kind, rules):
+    want = model.word_law(depth + 1)
+    for rule, replacement in rules:
         cycle, _ = one_cycle(model, (), parents, rule, replacement, kind)
-        assert_law(extend(model, cycle, depth + 1), model.word_law(depth + 1))
+        assert_law(model.extend(cycle, depth + 1), want)
+
+
+def depth_of(parents):
+    return max(len(prefix_of(parents, parents, i)) for i in range(len(parents)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("vocab", "num_nodes"), SIZES)
+def test_every_tree(kind, vocab, num_nodes):
+    """Duplicate siblings under replacement; with few tokens, cousins of one token at one depth."""
+    for seed, parents in enumerate(shapes(num_nodes)):
+        model = Model(vocab, depth_of(parents), kind, seed, LAWS[seed % len(LAWS)])
+        check_one_cycle(model, parents, depth_of(parents), kind, RULES)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_every_tree_of_five_drafts(part):
+    """Two tokens; the kinds of q and the rules take turns over the 120 shapes."""
+    for seed, parents in list(enumerate(shapes(6)))[part::4]:
+        kind = KINDS[(seed // 4 + part) % 4]
+        model = Model(2, depth_of(parents), kind, seed, LAWS[seed % len(LAWS)])
+        check_one_cycle(model, parents, depth_of(parents), kind, RULES)
 
 
 @pytest.mark.parametrize(("rule", "replacement"), RULES)
@@ -147,72 +175,70 @@ def test_many_siblings(rule, replacement, kind):
     """A star of five, and two of two on one level."""
     for seed, parents in enumerate([(-1, 0, 0, 0, 0, 0), (-1, 0, 0, 1, 1, 2, 2)]):
         model = Model(2 + (seed == 0), 1 + seed, kind, seed, {})
-        cycle, _ = one_cycle(model, (), parents, rule, replacement, kind)
-        assert_law(extend(model, cycle, 2 + seed), model.word_law(2 + seed))
+        check_one_cycle(model, parents, 1 + seed, kind, [(rule, replacement)])
 
 
 @pytest.mark.parametrize(("rule", "replacement"), RULES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_cycles(rule, replacement, kind):
-    vocab, length = 2, 6
-    model = Model(vocab, length, kind, 7, {})
-    for first, second in product([(-1, 0, 0), (-1, 0, 1)], [(-1, 0, 0, 1), (-1, 0, 0, 2)]):
-        law = {}
-        for word, x in one_cycle(model, (), first, rule, replacement, kind)[0].items():
-            for tail, y in one_cycle(model, word, second, rule, replacement, kind)[0].items():
-                law[word + tail] = law.get(word + tail, 0.0) + x * y
-        assert_law(extend(model, law, length), model.word_law(length))
+    firsts = [(-1, 0, 0), (-1, 0, 1), (-1, 0, 0, 1, 2)]
+    seconds = [(-1, 0, 0, 1), (-1, 0, 0, 2), (-1, 0, 1, 1)]
+    for seed, (first, second) in enumerate(product(firsts, seconds)):
+        model = Model(2, depth_of(first) + depth_of(second) + 2, kind, 7, LAWS[seed % len(LAWS)])
 
+        def cycle(parents, m=model):
+            return lambda start: one_cycle(m, start, parents, rule, replacement, kind)[0]
 
-def test_target_only_draws_from_the_target():
-    """Every row's law is p itself, so whatever the drafts, so is the law of the words."""
-    for parents in shapes(4):
-        model = Model(3, 3, "dense", 1, {"top_k": 2})
-        trees = list(product([0], range(3), range(3), range(3)))
-        call = call_of(model, (), parents, trees, "dense")
-        got = verify_tree(**call, rule="target_only")
-        want = [
-            model.p(prefix_of(parents, tokens, i)).tolist() for tokens in trees for i in range(4)
-        ]
-        assert (got.weights.double() - torch.tensor(want)).abs().max() < TOLERANCE
+        two_cycles(model, cycle(first), cycle(second))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("replacement", [False, True])
 def test_accepted_length(kind, replacement):
-    """A chain accepts the sum of prod min(p, q) under rrs; traversal is not below it on any tree."""
+    """A chain accepts the sum of prod min(p, q) under rrs, and that of q times the scale under
+    traversal, as rule block does; traversal is not below rrs on any tree."""
     for seed, parents in enumerate(shapes(4)):
-        model = Model(3, 3, kind, seed, {})
+        model = Model(3, 3, kind, seed, LAWS[seed % len(LAWS)])
         rrs = one_cycle(model, (), parents, "rrs", replacement, kind)[1]
         traversal = one_cycle(model, (), parents, "traversal", replacement, kind)[1]
         assert traversal >= rrs - TOLERANCE
         if parents == (-1, 0, 1, 2):
-            want = 0.0
+            want_rrs = want_traversal = 0.0
             for word in (w for n in (1, 2, 3) for w in product(range(3), repeat=n)):
-                both = 1.0
+                both, drawn, scale = 1.0, 1.0, 1.0
                 for i, token in enumerate(word):
-                    q = model.q[word[:i]].double()
-                    both *= float(min(model.p(word[:i])[token], q[token] / q.sum()))
-                want += both
-            assert abs(rrs - want) < TOLERANCE
+                    p, q = model.p(word[:i])[token], model.q_of(word[:i])[token]
+                    both, drawn = both * min(p, q), drawn * q
+                    scale = min(scale * p / q, 1.0) if q > 0 else 0.0
+                want_rrs, want_traversal = want_rrs + both, want_traversal + drawn * scale
+            assert abs(rrs - want_rrs) < TOLERANCE
+            assert abs(traversal - want_traversal) < TOLERANCE
 
 
-def total_variation(law, want):
-    return sum(abs(law.get(w, 0.0) - x) for w, x in want.items()) / 2
+@pytest.mark.parametrize(("rule", "replacement"), SAMPLED)
+def test_a_useless_branch_takes_nothing_away(rule, replacement):
+    """A sibling that is drawn later, or below another node, never shortens the path."""
+    for seed in range(12):
+        model = Model(3, 3, KINDS[seed % 4], seed, {})
+        kind = model.kind
+        chain = one_cycle(model, (), (-1, 0, 1, 2), rule, replacement, kind)[1]
+        for parents in [(-1, 0, 1, 2, 0), (-1, 0, 1, 2, 1), (-1, 0, 1, 2, 2)]:
+            assert one_cycle(model, (), parents, rule, replacement, kind)[1] >= chain - TOLERANCE
 
 
-def test_trees_pruned_or_sorted_by_value_are_biased():
+def first_token(law):
+    first = {}
+    for word, x in law.items():
+        first[word[:1]] = first.get(word[:1], 0.0) + x
+    return first
+
+
+@pytest.mark.parametrize(("rule", "replacement"), SAMPLED)
+def test_trees_pruned_or_sorted_by_value_are_biased(rule, replacement):
     """What the docs warn of: a draft must not be submitted, or moved, for its own q."""
     model = Model(3, 1, "dense", 2, {})
-    model.logits[()] = torch.tensor([0.2, 0.3, 0.5]).log()
-    model.q[()] = torch.tensor([0.6, 0.3, 0.1])
+    model.logits[()], model.q[()] = torch.tensor([0.2, 0.3, 0.5]).log(), torch.tensor([0.6, 0.3, 0.1])
     q, parents, want = model.q[()], (-1, 0, 0), model.word_law(1)
-
-    def first_token(law):
-        first = {}
-        for word, x in law.items():
-            first[word[:1]] = first.get(word[:1], 0.0) + x
-        return first
 
     def by_q(tokens):
         return (0, *sorted(tokens[1:], key=lambda d: -float(q[d])))
@@ -220,12 +246,31 @@ def test_trees_pruned_or_sorted_by_value_are_biased():
     def unlikely_dropped(tokens):
         return (0, *(d if q[d] > 0.2 else -1 for d in tokens[1:]))
 
-    for rule, replacement in RULES:
-        for redraw, low in ((None, 0.0), (by_q, 0.05), (unlikely_dropped, 0.04)):
-            law, _ = one_cycle(model, (), parents, rule, replacement, "dense", redraw)
-            bias = total_variation(first_token(law), want)
-            print(rule, replacement, getattr(redraw, "__name__", "as drawn"), f"{bias:.3f}")
-            assert bias > low if redraw else bias < TOLERANCE
+    for redraw, low in ((None, 0.0), (by_q, 0.05), (unlikely_dropped, 0.04)):
+        law, _ = one_cycle(model, (), parents, rule, replacement, "dense", redraw)
+        bias = total_variation(first_token(law), want)
+        print(rule, replacement, getattr(redraw, "__name__", "as drawn"), f"{bias:.3f}")
+        assert bias > low if redraw else bias < TOLERANCE
+
+
+@pytest.mark.parametrize("rule", ["rrs", "traversal"])
+def test_trees_of_the_likeliest_tokens_are_biased_under_rejection(rule):
+    """A deterministic tree (build_tree) has no q that it was drawn from; target_only takes it."""
+    model = Model(3, 1, "dense", 2, {})
+    model.logits[()], model.q[()] = torch.tensor([0.2, 0.3, 0.5]).log(), torch.tensor([0.6, 0.3, 0.1])
+    tree = build_tree(
+        torch.tensor([0]),
+        torch.arange(3)[None, None],
+        model.q[()].log()[None, None],
+        max_nodes=3,
+    )
+    best = tuple(tree.tokens.tolist())
+    assert best == (0, 0, 1)
+    bias = {}
+    for name in (rule, "target_only"):
+        law, _ = one_cycle(model, (), (-1, 0, 0), name, False, "dense", lambda tokens: best)
+        bias[name] = total_variation(first_token(law), model.word_law(1))
+    assert bias[rule] > 0.04 and bias["target_only"] < TOLERANCE
 
 
 @pytest.mark.parametrize("rule", ["rrs", "traversal", "target_only", "typical"])
@@ -254,37 +299,3 @@ def test_no_counter_serves_twice(rule):
         assert {c2 & 3 for _, _, c2, _ in used} <= {2, 3} and {c3 for *_, c3 in used} == {anchor}
         assert not seen & set(used)
         seen |= set(used)
-
-
-@pytest.mark.parametrize(("rule", "replacement"), [*RULES, ("target_only", False)])
-def test_words_of_real_seeds(rule, replacement):
-    """The real loop: two siblings, each with a child; p = (.5, .5), q = (.85, .15)."""
-    n, length, parents = 40_000, 4, torch.tensor([-1, 0, 0, 1, 2])
-    q = torch.tensor([0.85, 0.15])
-    g = torch.Generator().manual_seed(1)
-    words, lengths = torch.full((n, length + 3), -1), torch.zeros(n, dtype=torch.int64)
-    while (lengths < length).any():
-        pairs = torch.multinomial(q.expand(n, -1), 2, replacement=replacement, generator=g)
-        tails = torch.multinomial(q, 2 * n, replacement=True, generator=g).view(n, 2)
-        tokens = torch.cat([torch.zeros(n, 1).long(), pairs, tails], dim=1).flatten()
-        got = verify_tree(
-            tokens,
-            torch.zeros(5 * n, 2),
-            parents.repeat(n),
-            positions=(lengths[:, None] + torch.tensor([0, 1, 1, 2, 2])).flatten(),
-            cu_verify=torch.arange(0, 5 * n + 1, 5),
-            q=q.expand(5 * n, -1),
-            rule=rule,
-            replacement=replacement,
-            max_path=2,
-            temperature=torch.ones(n),
-            seeds=torch.arange(n),
-        )
-        for j in range(3):
-            take = (j < got.num_emitted) & (lengths + j < words.shape[1])
-            at = (lengths + j).clamp(max=words.shape[1] - 1)
-            words[take, at[take]] = got.emitted[take, j]
-        lengths = (lengths + got.num_emitted).clamp(max=words.shape[1])
-    code = (words[:, :length] * 2 ** torch.arange(length)).sum(dim=1)
-    frequency = torch.bincount(code, minlength=2**length).double() / n
-    assert (frequency - 1 / 2**length).abs().sum() / 2 < 0.013

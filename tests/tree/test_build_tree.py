@@ -142,6 +142,37 @@ def test_nan_and_infinite_scores_make_no_node(device):
     assert got.cu_rows.tolist() == [0, 1, 2, 2 + 7]
 
 
+@pytest.mark.parametrize("conditional", [False, True])
+def test_every_small_lattice_of_scores(device, device_class, conditional):
+    """FAULTS B26: two slots of two candidates with every combination of NaN, infinities, ties and a
+    lower score, the budgets taking turns; the cells that no walk reads are NaN."""
+    levels = [math.nan, -math.inf, math.inf, -1.0, -2.0][: 5 - conditional]
+    cells = torch.cartesian_prod(*[torch.tensor(levels)] * (6 if conditional else 4))
+    if device_class != "cpu":
+        cells = cells[:: len(cells) // 100]  # an emulated call takes long
+    n = len(cells)
+    scores = torch.full((n, 2, 2, 2), math.nan)
+    if conditional:
+        scores[:, 0, 0], scores[:, 1] = cells[:, :2], cells[:, 2:].view(n, 2, 2)
+    else:
+        scores = cells.view(n, 2, 2)
+    call = {
+        "anchors": torch.arange(n) % 3 - (torch.arange(n) % 50 == 0).long(),
+        "ids": torch.tensor([[9, 4], [4, 9]]).expand(n, 2, 2).contiguous(),
+        "scores": scores,
+        "max_nodes": 8,
+        "budgets": torch.arange(n) % 10 - 1 + (torch.arange(n) // 10 % 2),
+        "status": torch.zeros(n, dtype=torch.int32),
+    }
+    call["ids"][5::7] = torch.tensor([[4, 4], [-1, 4]])
+    got, _ = check(device, call)
+    status = torch.zeros(n, dtype=torch.int32)
+    tree_metadata(got.parents, got.cu_rows, max_rows=8, status=status)
+    assert not status.any()
+    rows = int(got.cu_rows[-1])
+    assert not got.path_scores[:rows].isnan().any() and (got.tokens[:rows] >= 0).all()
+
+
 def test_padded_requests_have_no_rows(device):
     got, _ = check(device, make_call(batch=3) | {"anchors": torch.tensor([3, -1, 4])})
     assert got.cu_rows.tolist() == [0, 8, 8, 16]
