@@ -100,7 +100,9 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("run", "make", "name"), [c[1:] for c in CASES], ids=[f"{c[0]} {c[3]}" for c in CASES])
+@pytest.mark.parametrize(
+    ("run", "make", "name"), [c[1:] for c in CASES], ids=[f"{c[0]} {c[3]}" for c in CASES]
+)
 def test_inputs(run, make, name):
     call = make()
     want = run(**call)
@@ -115,7 +117,10 @@ def test_outputs(rule):
     call |= {"temperature": torch.ones(ROWS), "seeds": torch.arange(ROWS)}
     want = run_rejection(rule)(**call)
     out = Verified(
-        *(x.clone() if name == "counters" else far(torch.zeros_like(x)) for name, x in want._asdict().items())
+        *(
+            x.clone() if name == "counters" else far(torch.zeros_like(x))
+            for name, x in want._asdict().items()
+        )
     )
     run_rejection(rule)(**call, out=out)
     assert all(torch.equal(a.to(b.dtype), b) for a, b in zip(out, want, strict=True))

@@ -84,7 +84,9 @@ def test_ties_at_a_filters_edge_keep_exactly_the_set(device, rule, law, kept):
 @pytest.mark.parametrize("temperature", [0.0, 1e-6, -1.0, NAN, 1e-5, 2e-5, 1e30, INF])
 def test_extreme_temperatures_and_logits(device, rule, temperature):
     logits = torch.tensor([-1e4, 1e4, 0.0, 9999.0]).expand(8, 3, 4)
-    got, _ = verify(device, rule, logits, torch.tensor([[1, 3]]).expand(8, -1), temperature=temperature)
+    got, _ = verify(
+        device, rule, logits, torch.tensor([[1, 3]]).expand(8, -1), temperature=temperature
+    )
     assert_well_formed(got, 4)
     assert got.logprobs[got.emitted >= 0].isfinite().all() if rule != "match" else True
     if not temperature > 1:
@@ -154,7 +156,9 @@ def test_the_token_after_a_whole_chain_follows_p(device, rule):
 
 
 # Vocabularies of released models, and what a padded head adds to them.
-@pytest.mark.parametrize(("vocab", "columns"), [(248_320, 248_320), (200_058, 200_064), (151_937, 152_064)])
+@pytest.mark.parametrize(
+    ("vocab", "columns"), [(248_320, 248_320), (200_058, 200_064), (151_937, 152_064)]
+)
 @pytest.mark.parametrize("rule", RULES)
 def test_ids_stay_below_the_vocabulary(rule, vocab, columns):
     """NaN rows, flat rows, and padding that would win: on the CPU."""

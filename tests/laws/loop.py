@@ -10,7 +10,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dflash_ops import accept_match, sample_logits, select_path, verify_chain, verify_tree
+from dflash_ops import (
+    accept_match,
+    lm_head_verify,
+    sample_logits,
+    select_path,
+    verify_chain,
+    verify_tree,
+)
 from dflash_ops.reference import noise
 
 CHAIN_RULES = ["token", "block"]
@@ -88,7 +95,8 @@ def draft_tree(lang: Language, anchors: Tensor, ctx: Tensor, seeds: Tensor, repl
 
 def verify(lang: Language, rule: str, anchors: Tensor, ctx: Tensor, seeds: Tensor):
     """One cycle of n requests: [n, GAMMA + 1] tokens that were emitted, and their number."""
-    n, name, replacement = len(anchors), rule.split("+")[0], rule.endswith("+replacement")
+    n, replacement = len(anchors), rule.endswith("+replacement")
+    name = rule.removesuffix("+replacement").removesuffix(" by record")
     if name in ("rrs", "traversal", "target_only"):
         tokens, q = draft_tree(lang, anchors, ctx, seeds, replacement)
         depth = torch.tensor(DEPTH)
@@ -111,13 +119,26 @@ def verify(lang: Language, rule: str, anchors: Tensor, ctx: Tensor, seeds: Tenso
     else:
         call |= {"q": q.flatten(0, 1), "q_ids": lang.cand_ids.expand(n * rows, -1)}
         call |= {"rule": name, "max_path": GAMMA}
-        if name in CHAIN_RULES:
+        if rule.endswith(" by record"):
+            got = verify_chain(tokens.flatten(), **by_record(lang, tokens, call))
+        elif name in CHAIN_RULES:
             got = verify_chain(tokens.flatten(), lang.logits, **call)
         else:
             parents = torch.tensor(TREE).repeat(n)
             call["replacement"] = replacement
             got = verify_tree(tokens.flatten(), lang.logits, parents, **call)
     return got.emitted, got.num_emitted
+
+
+def by_record(lang: Language, tokens: Tensor, call: dict):
+    """The call without logits: a head whose hidden states are the classes."""
+    ids = torch.cat([call["q_ids"], tokens.roll(-1, 1).flatten()[:, None]], dim=1)
+    names = ("positions", "cu_verify", "temperature", "seeds")
+    laws = {name: call[name] for name in names}
+    h = torch.eye(lang.num_classes)[call.pop("verify_rows")]
+    record = lm_head_verify(h, lang.logits.T.contiguous(), ids, **laws)
+    vocab_size = lang.logits.shape[1]
+    return call | {"record_ids": ids, "record": record, "vocab_size": vocab_size}
 
 
 def play(lang: Language, rule: str, seeds: Tensor, length: int) -> tuple[Tensor, float]:
@@ -158,7 +179,9 @@ def law_of_cells(lang: Language, cell_of: Tensor, length: int) -> Tensor:
     """[cells ** length] float64: the law of words, each token seen through `cell_of` [V]."""
     classes, cells = lang.num_classes, int(cell_of.max()) + 1
     p = (lang.logits.double() / lang.temperature).softmax(dim=1)
-    joint = torch.zeros(classes, cells * classes, dtype=torch.float64)  # of a token's cell and class
+    joint = torch.zeros(
+        classes, cells * classes, dtype=torch.float64
+    )  # of a token's cell and class
     at = cell_of * classes + torch.arange(len(cell_of)) % classes
     joint.index_add_(1, at, p)
     joint = joint.view(classes, cells, classes)

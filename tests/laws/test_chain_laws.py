@@ -42,7 +42,7 @@ def stops(rule, accept):
     return [x, *law]
 
 
-def one_cycle(model, start, num_drafts, rule, kind, cut=None):
+def one_cycle(model, start, num_drafts, rule, kind, cut=None, verify=verify_chain):
     """The law of what one cycle emits after `start`, and the expected number of accepted drafts.
     `cut` shortens the chains after they were drawn."""
     drawn = {(): 1.0}
@@ -60,7 +60,7 @@ def one_cycle(model, start, num_drafts, rule, kind, cut=None):
     law, accepted = {}, 0.0
     for n in {len(chain) for chain in submitted}:
         chains = [chain for chain in submitted if len(chain) == n]
-        got = verify_chain(**call_of(model, start, chains, rule, kind))
+        got = verify(**call_of(model, start, chains, rule, kind))
         weights = got.weights.double()
         weights = (weights / weights.sum(dim=1, keepdim=True)).view(-1, n + 1, model.vocab).tolist()
         accept = got.accept_probs.view(-1, n + 1)[:, 1:].tolist()
@@ -126,7 +126,10 @@ def test_accepted_length_is_the_closed_form(kind, vocab, num_drafts):
 def test_a_chain_may_be_cut_by_what_was_drawn_before_but_not_by_its_own_draft(rule):
     """Predictability: stopping at an unlikely draft biases the law; stopping after one does not."""
     model = Model(3, 3, "dense", 2, {})
-    model.logits[()], model.q[()] = torch.tensor([0.2, 0.3, 0.5]).log(), torch.tensor([0.6, 0.3, 0.1])
+    model.logits[()], model.q[()] = (
+        torch.tensor([0.2, 0.3, 0.5]).log(),
+        torch.tensor([0.6, 0.3, 0.1]),
+    )
     want = model.word_law(4)
 
     def before_unlikely(chain):
@@ -142,6 +145,47 @@ def test_a_chain_may_be_cut_by_what_was_drawn_before_but_not_by_its_own_draft(ru
         bias[cut] = total_variation(model.extend(law, 4), want)
     print(rule, f"{bias[before_unlikely]:.3f} {bias[after_unlikely]:.1e}")
     assert bias[before_unlikely] > 0.05 and bias[after_unlikely] < TOLERANCE
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_without_q_the_law_stays_and_less_is_accepted(rule):
+    """Sampled drafts taken for deterministic ones: each is a given draft, so nothing is biased."""
+    lost = 0.0
+    for seed, law in enumerate(LAWS[:5]):
+        model = Model(3, 3, "dense", seed, law)
+
+        def without_q(**call):
+            return verify_chain(**{k: x for k, x in call.items() if k != "q"})
+
+        whole = one_cycle(model, (), 3, rule, "dense")
+        cycle = one_cycle(model, (), 3, rule, "dense", verify=without_q)
+        assert_law(model.extend(cycle[0], 4), model.word_law(4))
+        assert cycle[1] < whole[1] + TOLERANCE
+        lost += whole[1] - cycle[1]
+    assert lost > 0.5
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_an_argmax_drafter_must_not_hand_over_its_softmax(rule):
+    """Its draft was not drawn from that q: the law is off. As deterministic, it is not."""
+    model = Model(3, 1, "dense", 2, {})
+    model.logits[()], model.q[()] = (
+        torch.tensor([0.2, 0.3, 0.5]).log(),
+        torch.tensor([0.6, 0.3, 0.1]),
+    )
+    want = model.word_law(2)
+
+    def deterministic(**call):
+        return verify_chain(**call, draft_kind=torch.zeros(len(call["seeds"])).int())
+
+    bias = [
+        total_variation(model.extend(law, 2), want)
+        for law, _ in (
+            one_cycle(model, (), 1, rule, "dense", lambda chain: (0,), verify)
+            for verify in (verify_chain, deterministic)
+        )
+    ]
+    assert bias[0] > 0.1 and bias[1] < TOLERANCE
 
 
 @pytest.mark.parametrize("rule", RULES)

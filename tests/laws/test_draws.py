@@ -69,7 +69,12 @@ def test_a_coin_that_equals_the_probability_rejects(device, rule):
 def test_the_noise_makes_the_weights_into_the_law():
     """Every combination of words cut to their first bits: the share of the highest
     log w + g is w, off by at most 2^-bits for each token, as each is monotone in its own word."""
-    for weights, bits in (([0.3, 0.7], 10), ([1e-3, 1.0], 10), ([0.2, 0.5, 0.3], 7), ([1, 0, 3], 7)):
+    for weights, bits in (
+        ([0.3, 0.7], 10),
+        ([1e-3, 1.0], 10),
+        ([0.2, 0.5, 0.3], 7),
+        ([1, 0, 3], 7),
+    ):
         w = torch.tensor(weights, dtype=torch.float64)
         words = (torch.arange(2**bits) << (32 - bits)) + (1 << (31 - bits))
         g = apply(_C.hooks.gumbel, (words << 32).view(torch.uint64)).double()
@@ -183,7 +188,7 @@ def test_the_targets_own_token_does_not_depend_on_where_steps_begin():
     whole = step(list(range(n)))
     for size in (1, 2, 5):
         rows = [list(range(i, min(i + size, n))) for i in range(0, n, size)]
-        assert sum(map(step, rows), []) == whole
+        assert [token for part in rows for token in step(part)] == whole
     for i, token in enumerate(whole):
         g = noise.gumbel(seed, torch.arange(vocab), i + 31)  # stream 0, anchor 0
         assert int((logits[i].double() + g).argmax()) == token
@@ -259,8 +264,8 @@ def test_coins_and_noise_of_one_request_are_independent():
     seeds = torch.arange(n)
     got = one_draft("token", torch.zeros(4), torch.full((n, 4), 0.25), torch.zeros(n).long(), seeds)
     columns = []
-    for row, which, shift in ((0, 1, 0), (1, 1, 0)):
-        _, word = noise_at(seeds, got.counters[row::2, which], torch.arange(4))
+    for row in (0, 1):
+        _, word = noise_at(seeds, got.counters[row::2, 1], torch.arange(4))
         columns += [word[:, i] >> 29 for i in range(4)]
     columns.append((got.coins[1::2] * parts).long())
     draft = torch.tensor([0, 1, noise.purpose(noise.DRAFT), 0]).expand(n, -1)

@@ -84,7 +84,9 @@ def batch_of(entries, slots):
     rows = [real[e] if e >= 0 else padding(real[1], -e - 1) for e in entries]
     state_rows = max(slots.values(), default=0) + 1
     state = {
-        name: torch.full((state_rows,), NAN if name in DTYPES else -7, dtype=DTYPES.get(name, torch.int64))
+        name: torch.full(
+            (state_rows,), NAN if name in DTYPES else -7, dtype=DTYPES.get(name, torch.int64)
+        )
         for name in real[0]["state"]
     }
     for b, slot in slots.items():

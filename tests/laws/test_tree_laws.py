@@ -237,7 +237,10 @@ def first_token(law):
 def test_trees_pruned_or_sorted_by_value_are_biased(rule, replacement):
     """What the docs warn of: a draft must not be submitted, or moved, for its own q."""
     model = Model(3, 1, "dense", 2, {})
-    model.logits[()], model.q[()] = torch.tensor([0.2, 0.3, 0.5]).log(), torch.tensor([0.6, 0.3, 0.1])
+    model.logits[()], model.q[()] = (
+        torch.tensor([0.2, 0.3, 0.5]).log(),
+        torch.tensor([0.6, 0.3, 0.1]),
+    )
     q, parents, want = model.q[()], (-1, 0, 0), model.word_law(1)
 
     def by_q(tokens):
@@ -257,7 +260,10 @@ def test_trees_pruned_or_sorted_by_value_are_biased(rule, replacement):
 def test_trees_of_the_likeliest_tokens_are_biased_under_rejection(rule):
     """A deterministic tree (build_tree) has no q that it was drawn from; target_only takes it."""
     model = Model(3, 1, "dense", 2, {})
-    model.logits[()], model.q[()] = torch.tensor([0.2, 0.3, 0.5]).log(), torch.tensor([0.6, 0.3, 0.1])
+    model.logits[()], model.q[()] = (
+        torch.tensor([0.2, 0.3, 0.5]).log(),
+        torch.tensor([0.6, 0.3, 0.1]),
+    )
     tree = build_tree(
         torch.tensor([0]),
         torch.arange(3)[None, None],

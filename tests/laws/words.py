@@ -21,7 +21,8 @@ class Model:
     """Laws of a target and a drafter after every prefix of up to `depth` tokens.
 
     kind: "dense" and "sparse" laws have nothing in common; "close": the drafter's is the target's
-    at temperature 1; "none": a greedy drafter's; "zeros": either is zero where the other is not.
+    at temperature 1; "none": a greedy drafter's; "few": of the first two tokens alone; "zeros":
+    either is zero where the other is not.
     """
 
     def __init__(self, vocab, depth, kind, seed, law):
@@ -39,6 +40,8 @@ class Model:
                     q[int(torch.randint(vocab, (), generator=g))] += 0.5
                 if kind == "close":
                     q = z.softmax(dim=0)
+                if kind == "few":
+                    q[2:] = 0.0
                 if kind == "none":
                     q = torch.eye(vocab)[int(torch.randint(vocab, (), generator=g))]
                 self.logits[prefix] = z
@@ -65,7 +68,9 @@ class Model:
             tails = {word: x}
             for _ in range(length - len(word)):
                 tails = {
-                    (*w, v): y * share for w, y in tails.items() for v, share in enumerate(self.p(w))
+                    (*w, v): y * share
+                    for w, y in tails.items()
+                    for v, share in enumerate(self.p(w))
                 }
             for w, y in tails.items():
                 whole[w] = whole.get(w, 0.0) + y
@@ -85,6 +90,9 @@ class Model:
                 call[name] = torch.full((batch,), self.law[name], dtype=dtype)
         if kind == "none":
             return call
+        if kind == "few":
+            pairs = torch.tensor([[1, 0, -1]]).expand(len(q), -1)
+            return call | {"q_ids": pairs, "q": q[:, [1, 0, 1]]}
         if kind != "sparse":
             return call | {"q": q}
         g = torch.Generator().manual_seed(0)  # shuffled, one id twice, one absent
