@@ -21,7 +21,8 @@ inline int take_prefix(std::string_view& text, std::initializer_list<std::string
   return -1;
 }
 
-inline QuantFormat quant_format(const Checks& checks, const std::string& format) {
+inline QuantFormat quant_format(const Checks& checks, const std::string& format,
+                                const char* name = "format") {
   constexpr Codes kCodes[]{Codes::kInt4, Codes::kInt8, Codes::kF8E4M3};
   constexpr DType kScales[]{DType::kF16, DType::kBF16, DType::kF32};
   constexpr int32_t kGroups[]{32, 64, 128, 256, 512};
@@ -32,7 +33,7 @@ inline QuantFormat quant_format(const Checks& checks, const std::string& format)
   const int offset = take_prefix(text, {"_zeros", "_mins"});
   if (codes < 0 || scales < 0 || group < 0 || !text.empty() || (offset >= 0 && codes != 0) ||
       (offset == 1 && scales != 0)) {
-    checks.fail("format must be as pack_w8 or pack_w4 names it, like int4_fp16_g32_mins, got ",
+    checks.fail(name, " must be as pack_w8 or pack_w4 names it, like int4_fp16_g32_mins, got ",
                 format);
   }
   constexpr Offset kOffsets[]{Offset::kNone, Offset::kZeros, Offset::kMins};

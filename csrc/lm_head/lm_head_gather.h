@@ -11,19 +11,20 @@ template <auto kRun>
 void lm_head_gather_out(const Tensor& h, const Tensor& weight, const Tensor& ids,
                         const OptionalTensor& bias, const OptionalTensor& cu_verify,
                         const OptionalTensor& req_rows, const OptionalTensor& temperature,
-                        const OptionalTensor& norm_weight, double eps, bool round_logits,
-                        const OptionalTensor& verify_rows, double logit_scale, double softcap,
-                        int64_t vocab_start, std::optional<int64_t> vocab_size,
-                        const OptionalTensor& token_mask, const OptionalTensor& mask_rows,
-                        const OptionalTensor& adj_cu, const OptionalTensor& adj_ids,
-                        const OptionalTensor& adj_values, const OptionalTensor& status,
-                        const Tensor& logprobs, const Tensor& tempered, const Tensor& ranks,
-                        const Tensor& lse) {
+                        std::optional<std::string> weight_format, const OptionalTensor& norm_weight,
+                        double eps, bool round_logits, const OptionalTensor& verify_rows,
+                        double logit_scale, double softcap, int64_t vocab_start,
+                        std::optional<int64_t> vocab_size, const OptionalTensor& token_mask,
+                        const OptionalTensor& mask_rows, const OptionalTensor& adj_cu,
+                        const OptionalTensor& adj_ids, const OptionalTensor& adj_values,
+                        const OptionalTensor& status, const Tensor& logprobs,
+                        const Tensor& tempered, const Tensor& ranks, const Tensor& lse) {
   const Checks checks{"lm_head_gather", h};
   LmHeadGatherParams p{};
   p.head = head_params(checks, {h,
                                 weight,
                                 bias,
+                                weight_format,
                                 norm_weight,
                                 eps,
                                 round_logits,
@@ -61,9 +62,10 @@ template <auto kRun>
 std::tuple<Tensor, Tensor, Tensor, Tensor> lm_head_gather(
     const Tensor& h, const Tensor& weight, const Tensor& ids, const OptionalTensor& bias,
     const OptionalTensor& cu_verify, const OptionalTensor& req_rows,
-    const OptionalTensor& temperature, const OptionalTensor& norm_weight, double eps,
-    bool round_logits, const OptionalTensor& verify_rows, double logit_scale, double softcap,
-    int64_t vocab_start, std::optional<int64_t> vocab_size, const OptionalTensor& token_mask,
+    const OptionalTensor& temperature, std::optional<std::string> weight_format,
+    const OptionalTensor& norm_weight, double eps, bool round_logits,
+    const OptionalTensor& verify_rows, double logit_scale, double softcap, int64_t vocab_start,
+    std::optional<int64_t> vocab_size, const OptionalTensor& token_mask,
     const OptionalTensor& mask_rows, const OptionalTensor& adj_cu, const OptionalTensor& adj_ids,
     const OptionalTensor& adj_values, const OptionalTensor& status) {
   const int64_t rows = head_rows(h, verify_rows);
@@ -73,10 +75,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> lm_head_gather(
                   new_tensor(h, {rows, count}, ScalarType::Long),
                   new_tensor(h, {rows}, ScalarType::Float)};
   const auto& [logprobs, tempered, ranks, lse] = outs;
-  lm_head_gather_out<kRun>(h, weight, ids, bias, cu_verify, req_rows, temperature, norm_weight, eps,
-                           round_logits, verify_rows, logit_scale, softcap, vocab_start, vocab_size,
-                           token_mask, mask_rows, adj_cu, adj_ids, adj_values, status, logprobs,
-                           tempered, ranks, lse);
+  lm_head_gather_out<kRun>(h, weight, ids, bias, cu_verify, req_rows, temperature,
+                           std::move(weight_format), norm_weight, eps, round_logits, verify_rows,
+                           logit_scale, softcap, vocab_start, vocab_size, token_mask, mask_rows,
+                           adj_cu, adj_ids, adj_values, status, logprobs, tempered, ranks, lse);
   return outs;
 }
 

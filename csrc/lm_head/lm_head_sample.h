@@ -8,21 +8,25 @@
 namespace dflash {
 
 template <auto kRun>
-void lm_head_sample_out(
-    const Tensor& h, const Tensor& weight, const OptionalTensor& bias, const Tensor& positions,
-    const Tensor& cu_verify, const OptionalTensor& req_rows, const OptionalTensor& temperature,
-    const OptionalTensor& top_k, const OptionalTensor& top_p, const OptionalTensor& min_p,
-    const OptionalTensor& seeds, std::string order, const OptionalTensor& norm_weight, double eps,
-    bool round_logits, const OptionalTensor& verify_rows, double logit_scale, double softcap,
-    int64_t vocab_start, std::optional<int64_t> vocab_size, const OptionalTensor& token_mask,
-    const OptionalTensor& mask_rows, const OptionalTensor& adj_cu, const OptionalTensor& adj_ids,
-    const OptionalTensor& adj_values, int64_t max_fallback_rows, const OptionalTensor& workspace,
-    const OptionalTensor& status, const Tensor& ids, const Tensor& logprobs) {
+void lm_head_sample_out(const Tensor& h, const Tensor& weight, const OptionalTensor& bias,
+                        const Tensor& positions, const Tensor& cu_verify,
+                        const OptionalTensor& req_rows, const OptionalTensor& temperature,
+                        const OptionalTensor& top_k, const OptionalTensor& top_p,
+                        const OptionalTensor& min_p, const OptionalTensor& seeds, std::string order,
+                        std::optional<std::string> weight_format, const OptionalTensor& norm_weight,
+                        double eps, bool round_logits, const OptionalTensor& verify_rows,
+                        double logit_scale, double softcap, int64_t vocab_start,
+                        std::optional<int64_t> vocab_size, const OptionalTensor& token_mask,
+                        const OptionalTensor& mask_rows, const OptionalTensor& adj_cu,
+                        const OptionalTensor& adj_ids, const OptionalTensor& adj_values,
+                        int64_t max_fallback_rows, const OptionalTensor& workspace,
+                        const OptionalTensor& status, const Tensor& ids, const Tensor& logprobs) {
   const Checks checks{"lm_head_sample", h};
   LmHeadSampleParams p{};
   p.head = head_params(checks, {h,
                                 weight,
                                 bias,
+                                weight_format,
                                 norm_weight,
                                 eps,
                                 round_logits,
@@ -48,9 +52,10 @@ std::tuple<Tensor, Tensor> lm_head_sample(
     const Tensor& h, const Tensor& weight, const OptionalTensor& bias, const Tensor& positions,
     const Tensor& cu_verify, const OptionalTensor& req_rows, const OptionalTensor& temperature,
     const OptionalTensor& top_k, const OptionalTensor& top_p, const OptionalTensor& min_p,
-    const OptionalTensor& seeds, std::string order, const OptionalTensor& norm_weight, double eps,
-    bool round_logits, const OptionalTensor& verify_rows, double logit_scale, double softcap,
-    int64_t vocab_start, std::optional<int64_t> vocab_size, const OptionalTensor& token_mask,
+    const OptionalTensor& seeds, std::string order, std::optional<std::string> weight_format,
+    const OptionalTensor& norm_weight, double eps, bool round_logits,
+    const OptionalTensor& verify_rows, double logit_scale, double softcap, int64_t vocab_start,
+    std::optional<int64_t> vocab_size, const OptionalTensor& token_mask,
     const OptionalTensor& mask_rows, const OptionalTensor& adj_cu, const OptionalTensor& adj_ids,
     const OptionalTensor& adj_values, int64_t max_fallback_rows, const OptionalTensor& workspace,
     const OptionalTensor& status) {
@@ -59,10 +64,10 @@ std::tuple<Tensor, Tensor> lm_head_sample(
                   new_tensor(h, {rows}, ScalarType::Float)};
   const auto& [ids, logprobs] = outs;
   lm_head_sample_out<kRun>(h, weight, bias, positions, cu_verify, req_rows, temperature, top_k,
-                           top_p, min_p, seeds, std::move(order), norm_weight, eps, round_logits,
-                           verify_rows, logit_scale, softcap, vocab_start, vocab_size, token_mask,
-                           mask_rows, adj_cu, adj_ids, adj_values, max_fallback_rows, workspace,
-                           status, ids, logprobs);
+                           top_p, min_p, seeds, std::move(order), std::move(weight_format),
+                           norm_weight, eps, round_logits, verify_rows, logit_scale, softcap,
+                           vocab_start, vocab_size, token_mask, mask_rows, adj_cu, adj_ids,
+                           adj_values, max_fallback_rows, workspace, status, ids, logprobs);
   return outs;
 }
 

@@ -9,18 +9,20 @@ namespace dflash {
 
 template <auto kRun>
 void lm_head_topk_out(const Tensor& h, const Tensor& weight, const OptionalTensor& bias, int64_t k,
-                      const OptionalTensor& norm_weight, double eps, bool round_logits,
-                      const OptionalTensor& verify_rows, double logit_scale, double softcap,
-                      int64_t vocab_start, std::optional<int64_t> vocab_size,
-                      const OptionalTensor& token_mask, const OptionalTensor& mask_rows,
-                      const OptionalTensor& adj_cu, const OptionalTensor& adj_ids,
-                      const OptionalTensor& adj_values, const OptionalTensor& status,
-                      const Tensor& values, const Tensor& ids, const Tensor& lse) {
+                      std::optional<std::string> weight_format, const OptionalTensor& norm_weight,
+                      double eps, bool round_logits, const OptionalTensor& verify_rows,
+                      double logit_scale, double softcap, int64_t vocab_start,
+                      std::optional<int64_t> vocab_size, const OptionalTensor& token_mask,
+                      const OptionalTensor& mask_rows, const OptionalTensor& adj_cu,
+                      const OptionalTensor& adj_ids, const OptionalTensor& adj_values,
+                      const OptionalTensor& status, const Tensor& values, const Tensor& ids,
+                      const Tensor& lse) {
   const Checks checks{"lm_head_topk", h};
   LmHeadTopkParams p{};
   p.head = head_params(checks, {h,
                                 weight,
                                 bias,
+                                weight_format,
                                 norm_weight,
                                 eps,
                                 round_logits,
@@ -40,9 +42,9 @@ void lm_head_topk_out(const Tensor& h, const Tensor& weight, const OptionalTenso
 template <auto kRun>
 std::tuple<Tensor, Tensor, Tensor> lm_head_topk(
     const Tensor& h, const Tensor& weight, const OptionalTensor& bias, int64_t k,
-    const OptionalTensor& norm_weight, double eps, bool round_logits,
-    const OptionalTensor& verify_rows, double logit_scale, double softcap, int64_t vocab_start,
-    std::optional<int64_t> vocab_size, const OptionalTensor& token_mask,
+    std::optional<std::string> weight_format, const OptionalTensor& norm_weight, double eps,
+    bool round_logits, const OptionalTensor& verify_rows, double logit_scale, double softcap,
+    int64_t vocab_start, std::optional<int64_t> vocab_size, const OptionalTensor& token_mask,
     const OptionalTensor& mask_rows, const OptionalTensor& adj_cu, const OptionalTensor& adj_ids,
     const OptionalTensor& adj_values, const OptionalTensor& status) {
   const int64_t rows = head_rows(h, verify_rows);
@@ -51,9 +53,10 @@ std::tuple<Tensor, Tensor, Tensor> lm_head_topk(
                   new_tensor(h, {rows, width}, ScalarType::Long),
                   new_tensor(h, {rows}, ScalarType::Float)};
   const auto& [values, ids, lse] = outs;
-  lm_head_topk_out<kRun>(h, weight, bias, k, norm_weight, eps, round_logits, verify_rows,
-                         logit_scale, softcap, vocab_start, vocab_size, token_mask, mask_rows,
-                         adj_cu, adj_ids, adj_values, status, values, ids, lse);
+  lm_head_topk_out<kRun>(h, weight, bias, k, std::move(weight_format), norm_weight, eps,
+                         round_logits, verify_rows, logit_scale, softcap, vocab_start, vocab_size,
+                         token_mask, mask_rows, adj_cu, adj_ids, adj_values, status, values, ids,
+                         lse);
   return outs;
 }
 

@@ -8,27 +8,26 @@
 namespace dflash {
 
 template <auto kRun>
-void lm_head_verify_out(const Tensor& h, const Tensor& weight, const Tensor& ids,
-                        const OptionalTensor& bias, const Tensor& positions,
-                        const Tensor& cu_verify, const OptionalTensor& req_rows,
-                        const OptionalTensor& temperature, const OptionalTensor& top_k,
-                        const OptionalTensor& top_p, const OptionalTensor& min_p,
-                        const OptionalTensor& seeds, std::string order,
-                        const OptionalTensor& norm_weight, double eps, bool round_logits,
-                        const OptionalTensor& verify_rows, double logit_scale, double softcap,
-                        int64_t vocab_start, std::optional<int64_t> vocab_size,
-                        const OptionalTensor& token_mask, const OptionalTensor& mask_rows,
-                        const OptionalTensor& adj_cu, const OptionalTensor& adj_ids,
-                        const OptionalTensor& adj_values, int64_t max_fallback_rows,
-                        const OptionalTensor& workspace, const OptionalTensor& status,
-                        const Tensor& values, const Tensor& lse, const Tensor& tempered_lse,
-                        const Tensor& rest_ids, const Tensor& rest_values, const Tensor& rest_keys,
-                        const Tensor& top_values, const Tensor& top_ids, const Tensor& covered) {
+void lm_head_verify_out(
+    const Tensor& h, const Tensor& weight, const Tensor& ids, const OptionalTensor& bias,
+    const Tensor& positions, const Tensor& cu_verify, const OptionalTensor& req_rows,
+    const OptionalTensor& temperature, const OptionalTensor& top_k, const OptionalTensor& top_p,
+    const OptionalTensor& min_p, const OptionalTensor& seeds, std::string order,
+    std::optional<std::string> weight_format, const OptionalTensor& norm_weight, double eps,
+    bool round_logits, const OptionalTensor& verify_rows, double logit_scale, double softcap,
+    int64_t vocab_start, std::optional<int64_t> vocab_size, const OptionalTensor& token_mask,
+    const OptionalTensor& mask_rows, const OptionalTensor& adj_cu, const OptionalTensor& adj_ids,
+    const OptionalTensor& adj_values, int64_t max_fallback_rows, const OptionalTensor& workspace,
+    const OptionalTensor& status, const Tensor& values, const Tensor& lse,
+    const Tensor& tempered_lse, const Tensor& rest_ids, const Tensor& rest_values,
+    const Tensor& rest_keys, const Tensor& top_values, const Tensor& top_ids,
+    const Tensor& covered) {
   const Checks checks{"lm_head_verify", h};
   LmHeadVerifyParams p{};
   p.head = head_params(checks, {h,
                                 weight,
                                 bias,
+                                weight_format,
                                 norm_weight,
                                 eps,
                                 round_logits,
@@ -71,9 +70,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tenso
     const Tensor& positions, const Tensor& cu_verify, const OptionalTensor& req_rows,
     const OptionalTensor& temperature, const OptionalTensor& top_k, const OptionalTensor& top_p,
     const OptionalTensor& min_p, const OptionalTensor& seeds, std::string order,
-    const OptionalTensor& norm_weight, double eps, bool round_logits,
-    const OptionalTensor& verify_rows, double logit_scale, double softcap, int64_t vocab_start,
-    std::optional<int64_t> vocab_size, const OptionalTensor& token_mask,
+    std::optional<std::string> weight_format, const OptionalTensor& norm_weight, double eps,
+    bool round_logits, const OptionalTensor& verify_rows, double logit_scale, double softcap,
+    int64_t vocab_start, std::optional<int64_t> vocab_size, const OptionalTensor& token_mask,
     const OptionalTensor& mask_rows, const OptionalTensor& adj_cu, const OptionalTensor& adj_ids,
     const OptionalTensor& adj_values, int64_t max_fallback_rows, const OptionalTensor& workspace,
     const OptionalTensor& status) {
@@ -96,12 +95,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tenso
                   new_tensor(h, {rows}, ScalarType::Bool)};
   const auto& [values, lse, tempered_lse, rest_ids, rest_values, rest_keys, top_values, top_ids,
                covered] = outs;
-  lm_head_verify_out<kRun>(h, weight, ids, bias, positions, cu_verify, req_rows, temperature, top_k,
-                           top_p, min_p, seeds, std::move(order), norm_weight, eps, round_logits,
-                           verify_rows, logit_scale, softcap, vocab_start, vocab_size, token_mask,
-                           mask_rows, adj_cu, adj_ids, adj_values, max_fallback_rows, workspace,
-                           status, values, lse, tempered_lse, rest_ids, rest_values, rest_keys,
-                           top_values, top_ids, covered);
+  lm_head_verify_out<kRun>(
+      h, weight, ids, bias, positions, cu_verify, req_rows, temperature, top_k, top_p, min_p, seeds,
+      std::move(order), std::move(weight_format), norm_weight, eps, round_logits, verify_rows,
+      logit_scale, softcap, vocab_start, vocab_size, token_mask, mask_rows, adj_cu, adj_ids,
+      adj_values, max_fallback_rows, workspace, status, values, lse, tempered_lse, rest_ids,
+      rest_values, rest_keys, top_values, top_ids, covered);
   return outs;
 }
 

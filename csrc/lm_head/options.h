@@ -1,7 +1,7 @@
 // The arguments that all lm_head ops share, checked in one place.
 #pragma once
 
-#include "gemm/weight.h"
+#include "gemm/quant_weight.h"
 #include "lm_head/params.h"
 #include "lm_head/plan.h"
 #include "sample/options.h"
@@ -12,12 +12,21 @@ struct HeadArgs {
   const Tensor& h;
   const Tensor& weight;
   const OptionalTensor& bias;
+  const std::optional<std::string>& weight_format;  // quantised, if given
   const OptionalTensor& norm_weight;
   double eps;
   bool round_logits;
   const OptionalTensor& status;
   LogitArgs logits;
 };
+
+inline GemmWeight head_weight(const Checks& checks, const HeadArgs& args, int64_t depth) {
+  const ScalarType dtype = args.h.scalar_type();
+  if (!args.weight_format) return gemm_weight(checks, args.weight, dtype, depth, -1, false);
+  if (!args.h.is_cpu()) checks.fail("weight_format must be None on ", device_name(args.h));
+  const QuantFormat quant = quant_format(checks, *args.weight_format, "weight_format");
+  return quant_weight(checks, args.weight, quant, dtype, depth, -1, false);
+}
 
 inline HeadParams head_params(const Checks& checks, const HeadArgs& args) {
   HeadParams p{};
@@ -28,7 +37,7 @@ inline HeadParams head_params(const Checks& checks, const HeadArgs& args) {
   if (args.norm_weight) checks.last_contiguous("norm_weight", *args.norm_weight);
   checks.at_least("eps", args.eps, 0.0);
   p.eps = static_cast<float>(args.eps);
-  p.weight = gemm_weight(checks, args.weight, args.h.scalar_type(), depth, -1, false);
+  p.weight = head_weight(checks, args, depth);
   if (p.weight.is_packed && args.logits.vocab_size) {  // its padding holds no ids
     p.weight.num_rows = std::clamp<int64_t>(*args.logits.vocab_size - args.logits.vocab_start, 0,
                                             p.weight.num_rows);

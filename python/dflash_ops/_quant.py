@@ -45,12 +45,12 @@ def scales_name(dtype: torch.dtype) -> str:
     return next(name for name, scales in SCALES.items() if scales == dtype)
 
 
-def parse_format(checks: Checks, text: str) -> QuantFormat:
+def parse_format(checks: Checks, text: str, name: str = "format") -> QuantFormat:
     match = _NAME.fullmatch(text)
     codes, scales, group, offset = match.groups() if match else ("", "", "0", "")
     if not match or (offset and codes != "int4") or (offset == "mins" and scales != "fp16"):
         raise ValueError(
-            f"{checks.op}: format must be as pack_w8 or pack_w4 names it, like "
+            f"{checks.op}: {name} must be as pack_w8 or pack_w4 names it, like "
             f"int4_fp16_g32_mins, got {text}"
         )
     return QuantFormat(codes, scales, int(group), offset or "")

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ._check import FLOATS, Checks
 from ._options import LogitOptions, SamplingOptions, check_logits, check_sampling
+from ._quant import check_quantised, parse_format
 from .gemm import _check_weight
 from .sample import Sampled
 
@@ -61,6 +62,9 @@ class HeadRecord(NamedTuple):
 class HeadOptions(LogitOptions, total=False):
     """What a logit of the head is: ``h @ weight.T + bias``, then as :class:`LogitOptions`."""
 
+    weight_format: str | None
+    """Of a weight packed by :func:`pack_w8` or :func:`pack_w4`, as it was returned with it. Such a
+    head needs the CPU. Default: the weight has h's dtype."""
     norm_weight: Tensor | None
     """``[H]``: rows are RMS-normed first, as :func:`rmsnorm` does."""
     eps: float
@@ -88,14 +92,27 @@ def _check_head(
     checks.tensor("norm_weight", norm_weight, FLOATS, "[H]", depth)
     checks.last_contiguous("norm_weight", norm_weight)
     checks.at_least("eps", options.get("eps", 1e-6), 0)
-    columns = _check_weight(checks, weight, h.dtype, depth, -1, False)
-    if weight.dim() != 2 and (size := options.get("vocab_size")) is not None:
+    format = options.get("weight_format")
+    columns = _check_head_weight(checks, weight, format, h, depth)
+    is_packed = format is not None or weight.dim() != 2
+    if is_packed and (size := options.get("vocab_size")) is not None:
         columns = min(max(size - options.get("vocab_start", 0), 0), columns)  # without padding
     checks.tensor("bias", bias, FLOATS, "[V]", columns)
     checks.last_contiguous("bias", bias)
     rows = check_logits(checks, options, h.shape[0], columns)
     checks.tensor("status", status, (torch.int32,), "[Tv]", rows)
     return rows, columns
+
+
+def _check_head_weight(
+    checks: Checks, weight: Tensor, format: str | None, h: Tensor, depth: int
+) -> int:
+    if format is None:
+        return _check_weight(checks, weight, h.dtype, depth, -1, False)
+    if h.device.type != "cpu":
+        raise ValueError(f"{checks.op}: weight_format must be None on {h.device}")
+    quant = parse_format(checks, format, "weight_format")
+    return check_quantised(checks, weight, quant, depth, -1, False)
 
 
 def _check_fallback(checks: Checks, max_rows: int, workspace: Tensor | None, columns: int) -> None:
@@ -120,7 +137,8 @@ def lm_head_topk(
 
     Args:
         h: ``[num_rows, H]`` bfloat16, float16 or float32, last dimension contiguous.
-        weight: ``[V, H]`` of h's dtype, plain or packed by :func:`pack_weight`. Column j is token
+        weight: ``[V, H]`` of h's dtype, plain or packed by :func:`pack_weight`; with
+            ``weight_format`` as :func:`pack_w8` or :func:`pack_w4` packed it. Column j is token
             ``vocab_start + j``. A packed weight's padding counts unless ``vocab_size`` excludes it.
         bias: ``[V]``.
         k: 1 .. 64. k = 1 is the argmax.
@@ -188,7 +206,7 @@ def lm_head_sample(
         ValueError: a shape, device, stride or option is not as above.
 
     Reference: :func:`dflash_ops.reference.lm_head_sample`; the bits of :func:`sample_logits` on the
-    float32 logits of :func:`verify_gemm`.
+    float32 logits of :func:`verify_gemm`, or of the op that has the weight's format.
     """
     checks = Checks("lm_head_sample", h)
     rows, columns = _check_head(checks, h, weight, bias, options, status)

@@ -8,6 +8,7 @@ from torch import Tensor
 from dflash_ops.lm_head import Gathered, HeadRecord, TopK
 from dflash_ops.reference import noise
 from dflash_ops.reference.gemm import unpack
+from dflash_ops.reference.quantised import parse
 from dflash_ops.reference.sample import (
     request_states,
     row_law,
@@ -24,12 +25,18 @@ def logits64(h: Tensor, weight: Tensor, bias: Tensor | None, options: dict[str, 
     """``h @ weight.T + bias`` of every input row; pops what only the head takes."""
     norm_weight, eps = options.pop("norm_weight", None), options.pop("eps", 1e-6)
     round_logits = options.pop("round_logits", False)
-    if weight.dim() != 2:
+    format = options.pop("weight_format", None)
+    if format is not None or weight.dim() != 2:
         size = options.get("vocab_size")
         columns = weight.shape[0] * 32
         if size is not None:
             columns = min(max(size - options.get("vocab_start", 0), 0), columns)
-        weight = unpack(weight, (columns, h.shape[1]))
+        shape = columns, h.shape[1]
+        weight = (
+            unpack(weight, shape)
+            if format is None
+            else parse(weight, shape, False, format).values()
+        )
     x = h.double()
     if norm_weight is not None:
         x = x / (x.square().mean(dim=1, keepdim=True) + eps).sqrt() * norm_weight.double()
