@@ -23,7 +23,7 @@ from dflash_ops import (
 )
 
 VOCAB, CLASSES, CANDIDATES, DRAFTS = 64, 16, 32, 8
-# Three children of the anchor, the first two with two each; one chain goes deeper.
+# Three children of the anchor, two and one below the first two of them, one path of four.
 TREE = [-1, 0, 0, 0, 1, 1, 2, 4, 7]
 NOISE = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0]
 RULES = {
@@ -154,9 +154,10 @@ WIDTH, HEIGHT, LEFT, TOP = 420, 260, 46, 30
 def svg(found: dict[str, list[float]], distances: list[float]) -> str:
     """Two panels: accepted drafts over the distance between the laws."""
     top = max(map(max, found.values())) * 1.05
+    size = f'width="{2 * (WIDTH + LEFT) + 20}" height="{HEIGHT + 200}"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{2 * (WIDTH + LEFT) + 20}" height="{HEIGHT + 200}" '
-        'font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="white"/>'
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif" font-size="12">'
+        '<rect width="100%" height="100%" fill="white"/>'
     ]
     for panel, (title, rules) in enumerate(RULES.items()):
         left = LEFT + panel * (WIDTH + LEFT)
@@ -165,9 +166,8 @@ def svg(found: dict[str, list[float]], distances: list[float]) -> str:
             x = left + distance / max(distances) * (WIDTH - 30)
             return f"{x:.1f},{TOP + HEIGHT * (1 - value / top):.1f}"
 
-        parts.append(
-            f'<text x="{left}" y="18" font-weight="bold">{title}: drafts accepted of {DRAFTS}</text>'
-        )
+        heading = f"{title}: drafts accepted of {DRAFTS}"
+        parts.append(f'<text x="{left}" y="18" font-weight="bold">{heading}</text>')
         for value in range(int(top) + 1):
             y = TOP + HEIGHT * (1 - value / top)
             parts.append(

@@ -32,8 +32,9 @@ def noise_of_distance(law, n):
 
 
 def num_seeds(rule):
-    """Two million for every rule take minutes: in CI only those whose coins are met again."""
-    return 2_000_000 if IS_NIGHTLY or rule in ("block", "traversal") else 100_000
+    """Two million for every rule take minutes: in CI for the one whose bias without fresh coins is
+    known best."""
+    return 2_000_000 if IS_NIGHTLY or rule == "block" else 250_000
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -107,7 +108,7 @@ def p_value(counts, law):
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("temperature", TEMPERATURES)
-@pytest.mark.parametrize(("vocab", "num_words"), [(50, 10_000), (1000, 5000), (151_936, 600)])
+@pytest.mark.parametrize(("vocab", "num_words"), [(50, 5000), (1000, 5000), (151_936, 600)])
 def test_words_of_a_large_vocabulary(vocab, num_words, temperature, rule):
     if vocab > 1000 and not IS_NIGHTLY and TEMPERATURES[RULES.index(rule) % 3] != temperature:
         pytest.skip("each rule at one temperature; the others under the nightly profile")
