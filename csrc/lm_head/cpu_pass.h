@@ -103,15 +103,15 @@ template <class MakeWorker>
 void Head::for_each_span(const MakeWorker& make_worker) const {
   if (num_slots() == 0) return;
   const int64_t num_tasks =
-      std::min<int64_t>(torch::stable::get_num_threads(), ids_.last_span() - ids_.first_span());
-  std::atomic<int64_t> next{ids_.first_span()};
+      std::min<int64_t>(torch::stable::get_num_threads(), last_span(ids_) - first_span(ids_));
+  std::atomic<int64_t> next{first_span(ids_)};
   std::mutex mutex;
   torch::stable::parallel_for(0, num_tasks, 1, [&](int64_t, int64_t) {
     auto worker = make_worker();
     const auto values = std::make_unique_for_overwrite<float[]>(kGemmMaxRows * kSpan);
     alignas(64) float sums[kGemmMaxRows * GemmWeight::kBlock];
     // A task that comes late finds less: nobody waits for a thread whose core is busy.
-    for (int64_t span; (span = next.fetch_add(1)) < ids_.last_span();) {
+    for (int64_t span; (span = next.fetch_add(1)) < last_span(ids_);) {
       for (int64_t slot = 0; slot < num_slots(); slot += kGemmMaxRows) {
         const int64_t count = std::min(kGemmMaxRows, num_slots() - slot);
         logits(span, slot, count, values.get(), sums);
@@ -129,8 +129,8 @@ void Head::for_each_span(const MakeWorker& make_worker) const {
 class SpanSums {
  public:
   SpanSums(const IdRange& ids, int64_t num_slots)
-      : first_(ids.first_span()),
-        count_(ids.last_span() - first_),
+      : first_(first_span(ids)),
+        count_(last_span(ids) - first_),
         nodes_(static_cast<size_t>(count_ * num_slots)) {}
 
   void set(int64_t slot, int64_t first_id, float inv_temperature, const float* values) {

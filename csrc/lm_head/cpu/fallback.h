@@ -39,11 +39,11 @@ void read_again(const HeadParams& p, const std::vector<RowSource>& sources,
     const size_t count = first == 0 ? static_cast<size_t>(max_fallback_rows) : 1;
     const size_t last = std::min(first + count, rows.size());
     const Head head(p, sources, {rows.begin() + first, rows.begin() + last});
-    const int64_t first_span = head.ids().first_span();
-    head.for_each_span([&] { return StoreWorker{workspace, stride, first_span * kSpan}; });
+    const int64_t origin = first_span(head.ids());
+    head.for_each_span([&] { return StoreWorker{workspace, stride, origin * kSpan}; });
     torch::stable::parallel_for(0, head.num_slots(), 1, [&](int64_t begin, int64_t end) {
       for (int64_t slot = begin; slot < end; ++slot) {
-        const MemoryReader reader(workspace + slot * stride, first_span);
+        const MemoryReader reader(workspace + slot * stride, origin);
         f(head.row(slot), head.ids(), reader, first == 0 ? 0 : kBoundTooSmall);
       }
     });

@@ -2,11 +2,6 @@
 
 namespace dflash {
 
-static bool is_allowed(const LogitOptions& o, int64_t mask_row, int64_t id) {
-  const int64_t word = id / 32;
-  return word < o.token_mask.num_cols && (o.token_mask(mask_row, word) >> (id % 32) & 1) != 0;
-}
-
 void shape_span(const LogitOptions& o, const RowSource& source, const IdRange& ids, DType round_to,
                 int64_t first_id, float* values) {
   const SpanKernels& kernels = span_kernels();
@@ -127,7 +122,7 @@ static void for_each_in_order(const IdRange& ids, const SpanReader& reader, cons
   uint64_t buffer[2 * kBatch];
   for (uint64_t below = ~uint64_t{0};;) {
     TopKeys top(buffer, kBatch, 2 * kBatch);
-    for (int64_t span = ids.first_span(); span < ids.last_span(); ++span) {
+    for (int64_t span = first_span(ids); span < last_span(ids); ++span) {
       float values[kSpan];
       uint16_t where[kSpan];
       reader.read(span, values);

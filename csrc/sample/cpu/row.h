@@ -4,25 +4,17 @@
 
 #include "sample/cpu/span.h"
 #include "sample/cpu/top_keys.h"
-#include "sample/params.h"
+#include "sample/ids.h"
 
 namespace dflash {
 
 inline constexpr int kTopCount = 64;      // best candidates that every filtered row collects
 inline constexpr int kTopCapacity = 256;  // of their buffer
 
-// The ids of a row: first .. last - 1.
-struct IdRange {
-  int64_t first;
-  int64_t last;
-
-  int64_t first_span() const { return first / kSpan; }
-  int64_t last_span() const { return last <= first ? first_span() : (last - 1) / kSpan + 1; }
-};
-
-inline IdRange id_range(const LogitOptions& o) {
-  const int64_t last = std::min(o.vocab_start + o.num_columns, o.vocab_size);
-  return {o.vocab_start, std::max(o.vocab_start, last)};
+// The spans that hold ids: first .. last - 1.
+inline int64_t first_span(const IdRange& ids) { return ids.first / kSpan; }
+inline int64_t last_span(const IdRange& ids) {
+  return ids.last <= ids.first ? first_span(ids) : (ids.last - 1) / kSpan + 1;
 }
 
 // Makes logits of products, in place: values[i] belongs to id first_id + i; -inf outside `ids`.

@@ -15,7 +15,7 @@ Best draw(const RowLaw& law, const LogitReader& reader, float* lse) {
   uint64_t buffer[kTopCapacity];
   RowScan scan{.best = {}, .top = TopKeys(buffer, kTopCount, kTopCapacity)};
   LseTree raw, tempered;
-  for (int64_t span = ids.first_span(); span < ids.last_span(); ++span) {
+  for (int64_t span = first_span(ids); span < last_span(ids); ++span) {
     float values[kSpan];
     reader.read(span, values);
     add_lse(values, 1.0f, span * kSpan, raw);

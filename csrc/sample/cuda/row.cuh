@@ -4,30 +4,13 @@
 
 #include "device/vector.cuh"
 #include "device/warp.cuh"
+#include "sample/ids.h"
 #include "sample/lse.h"
-#include "sample/params.h"
 
 namespace dflash {
 
-// The ids of a row: first .. last - 1.
-struct Ids {
-  int64_t first;
-  int64_t last;
-};
-
-static __device__ Ids ids_of(const LogitOptions& o) {
-  const int64_t end = o.vocab_start + o.num_columns;
-  const int64_t last = end < o.vocab_size ? end : o.vocab_size;
-  return {o.vocab_start, last > o.vocab_start ? last : o.vocab_start};
-}
-
-static __device__ uint32_t mask_word(const LogitOptions& o, int64_t mask_row, int64_t word) {
-  if (mask_row < 0) return kFullMask;
-  return word < o.token_mask.num_cols ? static_cast<uint32_t>(o.token_mask(mask_row, word)) : 0;
-}
-
 // Ids first_id .. first_id + 7, first_id a multiple of 8: read, scaled and capped; -inf outside.
-static __device__ void load_scaled(const SampleLogitsParams& p, int64_t row, const Ids& ids,
+static __device__ void load_scaled(const SampleLogitsParams& p, int64_t row, const IdRange& ids,
                                    int64_t first_id, float (&values)[kVector]) {
   for (float& value : values) value = kMinusInf;
   if (first_id >= ids.last || first_id + kVector <= ids.first) return;
@@ -66,7 +49,7 @@ struct IdColumn {
   __device__ float& operator[](int k) const { return values[k * kThreads]; }
 
   // Reads and shapes the ids from first_id on, -inf outside `ids`; returns their maximum.
-  __device__ float read(const SampleLogitsParams& p, const RowSource& source, const Ids& ids,
+  __device__ float read(const SampleLogitsParams& p, const RowSource& source, const IdRange& ids,
                         int64_t first_id) const {
     const IdColumn& column = *this;
     for (int k = 0; k < kIds; k += kVector) {
@@ -93,7 +76,7 @@ struct IdColumn {
 // The lowest id that the row's mask allows; the lowest of all if it allows none; -1 if there are
 // no ids. By one warp.
 static __device__ int64_t lowest_allowed(const LogitOptions& o, const RowSource& source,
-                                         const Ids& ids) {
+                                         const IdRange& ids) {
   if (ids.first >= ids.last) return -1;
   for (int64_t base = ids.first / 32; base * 32 < ids.last; base += kWarpSize) {
     const int64_t word = base + lane_index();

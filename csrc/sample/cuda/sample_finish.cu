@@ -41,7 +41,7 @@ struct RowContext {
   const SampleLaunch& c;
   const RowTask& task;
   int64_t i;
-  Ids ids;
+  IdRange ids;
   SharedStorage& shared;
 };
 
@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(kFinishBlock, 1)  // registers instead of spil
   __shared__ SharedStorage shared;
   const int64_t i = blockIdx.x;
   const RowTask task = row_task(c.p, i);
-  const RowContext row{c, task, i, ids_of(c.p.options), shared};
+  const RowContext row{c, task, i, id_range(c.p.options), shared};
   int64_t id = -1;
   float logprob = 0.0f;
   int32_t status = task.source.status | task.law.status;

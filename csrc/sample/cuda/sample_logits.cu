@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kScanBlock)
   const RowLaw& law = task.law;
   const int64_t first_id = (c.first_tile + tile) * kTileIds + int64_t{kLseBlock} * threadIdx.x;
   const Column column{&shared.columns[0][threadIdx.x]};
-  const float largest = column.read(c.p, task.source, ids_of(c.p.options), first_id);
+  const float largest = column.read(c.p, task.source, id_range(c.p.options), first_id);
 
   TileResult result{{kMinusInf, 0.0f}, {kMinusInf, 0.0f}, stored({})};
   result.raw = merge_lse_of_warp(node_of(column, largest, 1.0f));

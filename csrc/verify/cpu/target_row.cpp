@@ -30,7 +30,7 @@ TargetRow TargetRow::read(const RejectionParams& p, int64_t row_idx, const RowLa
   Best best;
   LseTree raw, tempered;
   const bool has_own_temperature = !law.is_greedy && law.inv_temperature != 1.0f;
-  for (int64_t span = ids.first_span(); span < ids.last_span(); ++span) {
+  for (int64_t span = first_span(ids); span < last_span(ids); ++span) {
     float values[kSpan];
     row.reader.read(span, values);
     add_lse(values, 1.0f, span * kSpan, raw);
@@ -61,7 +61,7 @@ TargetRow TargetRow::read(const RejectionParams& p, int64_t row_idx, const RowLa
 Best TargetRow::draw_rest(const DraftLaw& q, const NoiseKey& noise) const {
   Best best;
   const IdRange& ids = reader.ids;
-  for (int64_t span = ids.first_span(); span < ids.last_span(); ++span) {
+  for (int64_t span = first_span(ids); span < last_span(ids); ++span) {
     float values[kSpan];
     reader.read(span, values);
     for (int64_t j = 0; j < q.count; ++j) {

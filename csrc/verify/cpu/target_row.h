@@ -28,7 +28,7 @@ struct TargetRow {
   template <class F>
   void for_each_kept(const F& f) const {
     const IdRange& ids = reader.ids;
-    for (int64_t span = ids.first_span(); span < ids.last_span(); ++span) {
+    for (int64_t span = first_span(ids); span < last_span(ids); ++span) {
       float values[kSpan];
       reader.read(span, values);
       for (int i = 0; i < kSpan; ++i) {
