@@ -65,6 +65,18 @@ def test_compare(capsys, path, drafter, dtype, sampling):
         assert got["tokens_per_cycle"] == 1 and got["acceptance_per_position"] == []
 
 
+@pytest.mark.parametrize("verify", ["token", "block"])
+def test_rejection(capsys, path, verify):
+    """Greedy it is plain decoding; sampled only the law is, so ids are not compared."""
+    arguments = ["abcabcabc", "--model", path, "--verify", verify, "--max-new-tokens", "30"]
+    greedy = generate_json(capsys, *arguments, "--compare")
+    assert greedy["identical_to_plain"] is True
+    sampled = [*arguments, "--temperature", "0.8", "--compare"]
+    got = generate_json(capsys, *sampled)
+    assert got["identical_to_plain"] is None and got["speedup"] > 0
+    assert "the same law" in generate(capsys, *sampled).out
+
+
 def test_a_prompt_in_a_batch_gets_what_it_gets_alone(capsys, path):
     prompts = ["abcabc", "zz", "Zeile"]
     options = ["--model", path, "--max-new-tokens", "9", "--temperature", "0.8"]
@@ -101,6 +113,8 @@ def test_context_ends(capsys, path):
         ([""], "the prompt is empty"),
         (["x", " \n"], "the prompt is empty"),
         (["x" * 64], "the prompt has 64 tokens, the model's context 64"),
+        (["x", "--verify", "rrs"], "argument --verify: invalid choice: 'rrs'"),
+        (["x", "--verify", "block", "--tree-nodes", "9"], "--verify block takes chains"),
         (["x", "--drafter", "magic"], "argument --drafter: invalid choice: 'magic'"),
         (["x", "--temperature", "-1"], "temperature must be at least 0, got -1.0"),
         (["x", "--temperature", "nan"], "temperature must be at least 0, got nan"),

@@ -51,7 +51,18 @@ def law_of_words(model, **sampling):
     return words
 
 
-@pytest.mark.parametrize("drafter", [None, (3, 0), (3, 6)], ids=["plain", "chain", "tree"])
+@pytest.mark.parametrize(
+    ("verify", "drafter"),
+    [
+        ("match", None),
+        ("match", (3, 0)),
+        ("match", (3, 6)),
+        ("token", None),
+        ("token", (3, 0)),
+        ("block", (3, 0)),
+    ],
+    ids=["plain", "chain", "tree", "token-plain", "token-chain", "block-chain"],
+)
 @pytest.mark.parametrize(
     "sampling",
     [
@@ -61,8 +72,8 @@ def law_of_words(model, **sampling):
     ],
     ids=str,
 )
-def test_words_of_four_tokens(model, sampling, drafter):
-    engine = Engine(model, num_pages=64, page_size=12, max_requests=64)
+def test_words_of_four_tokens(model, sampling, verify, drafter):
+    engine = Engine(model, num_pages=64, page_size=12, max_requests=64, verify=verify)
     requests = [
         engine.add(
             PROMPT,
@@ -89,3 +100,32 @@ def test_words_of_four_tokens(model, sampling, drafter):
     assert len(common) >= 8
     degrees = torch.tensor((len(common) - 1) / 2, dtype=torch.float64)
     assert torch.special.gammaincc(degrees, chi2 / 2) > LEAST_P
+    if verify != "match" and drafter:  # else nothing is shown of rejection
+        assert 0 < sum(engine.stats.accepted) < sum(engine.stats.proposed)
+
+
+def test_rejection_does_not_depend_on_the_batch(model):
+    def texts(verify, seeds, sampling):
+        engine = Engine(model, num_pages=64, page_size=12, max_requests=8, verify=verify)
+        drafters = [NgramDrafter(3, min_match=1) for _ in seeds]
+        requests = [
+            engine.add(PROMPT, Settings(12, seed=seed, **sampling), drafter)
+            for seed, drafter in zip(seeds, drafters, strict=True)
+        ]
+        engine.run()
+        return [request.new_tokens for request in requests]
+
+    for verify in ("token", "block"):
+        together = texts(verify, range(6), {"temperature": 1.0})
+        assert together == [texts(verify, [seed], {"temperature": 1.0})[0] for seed in range(6)]
+        assert len({tuple(text) for text in together}) > 3
+        assert texts(verify, [0], {}) == texts("match", [0], {})  # greedy
+
+
+def test_rejection_refuses_trees_and_unknown_rules(model):
+    with pytest.raises(ValueError, match="verify must be one of match, token, block, got rrs"):
+        Engine(model, num_pages=4, verify="rrs")
+    engine = Engine(model, num_pages=4, verify="token")
+    engine.add(PROMPT, Settings(4), NgramDrafter(3, 6, min_match=1))
+    with pytest.raises(ValueError, match="verify token takes chains"):
+        engine.run()

@@ -66,6 +66,12 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--drafter", default="ngram", choices=("none", "ngram"))
     p.add_argument("--draft-len", type=_count(1, 255), default=8, metavar="N")
     p.add_argument("--tree-nodes", type=_count(0, 255), default=0, metavar="N", help="0: a chain")
+    p.add_argument(
+        "--verify",
+        default="match",
+        choices=("match", "token", "block"),
+        help="match: plain decoding's own tokens; token, block: by rejection, the same law",
+    )
     p.add_argument("--max-new-tokens", type=_count(1), default=128, metavar="N")
     p.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0: greedy")
     p.add_argument("--top-k", type=int, default=0, metavar="K", help="0: off")

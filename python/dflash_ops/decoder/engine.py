@@ -27,6 +27,9 @@ _commit = torch.ops.dflash.commit.default
 _compact_kv = torch.ops.dflash.compact_kv.default
 
 
+VERIFY = ("match", "token", "block")
+
+
 @dataclass
 class Step:
     """What a step did. Tensors are valid until the next one."""
@@ -47,6 +50,9 @@ class Engine:
         max_requests: rows of request state: how many run at a time.
         chunk: most rows of one request's prefill in a step.
         max_stops: most stop tokens of a request.
+        verify: ``"match"``: a draft stays iff it is the target's own token, so the output does not
+            depend on the drafts. ``"token"``, ``"block"``: rejection verification of chains, which
+            keeps the target's law; tokens depend on the drafts, and more of these stay.
     """
 
     def __init__(
@@ -58,8 +64,12 @@ class Engine:
         max_requests: int = 8,
         chunk: int = 64,
         max_stops: int = 8,
+        verify: str = "match",
     ):
+        if verify not in VERIFY:
+            raise ValueError(f"verify must be one of {', '.join(VERIFY)}, got {verify}")
         self.model = model
+        self.verify = verify
         self.cache = KVCache(
             model.config,
             num_pages=num_pages,
@@ -112,6 +122,9 @@ class Engine:
             return None
         batch = pack(shares, self.cache.pool.page_size, self.model.device)
 
+        if batch.tree and self.verify != "match":
+            raise ValueError(f"verify {self.verify} takes chains, a drafter proposed a tree")
+
         verify_begin = time.perf_counter()
         hidden = self.model.forward(batch, self.cache, self.state)
         step = self._verify(requests, batch, hidden)
@@ -128,17 +141,7 @@ class Engine:
 
     def _verify(self, requests: list[Request], batch: Batch, hidden: Tensor) -> Step:
         state = self.state
-        target_ids = self.model.sample(hidden, batch, state)
-        accepted = Accepted(
-            *_accept_match(
-                batch.verify_ids,
-                batch.cu_verify,
-                target_ids,
-                batch.verify_parents,
-                batch.verify_rows,
-                max_path=max(batch.draft_depths),
-            )
-        )
+        accepted = self._accept(batch, hidden)
         ctx_lens = state.ctx_lens.clone()  # as they were: compaction needs them
         num_kept = _commit(
             state.tokens,
@@ -166,6 +169,21 @@ class Engine:
             )
         new = self._read_back(requests, batch, accepted)
         return Step(requests, new, batch, hidden, accepted.accepted_rows, num_kept)
+
+    def _accept(self, batch: Batch, hidden: Tensor) -> Accepted:
+        max_path = max(batch.draft_depths)
+        if self.verify != "match":
+            return self.model.verify(hidden, batch, self.state, self.verify, max_path)
+        return Accepted(
+            *_accept_match(
+                batch.verify_ids,
+                batch.cu_verify,
+                self.model.sample(hidden, batch, self.state),
+                batch.verify_parents,
+                batch.verify_rows,
+                max_path=max_path,
+            )
+        )
 
     def _read_back(
         self, requests: list[Request], batch: Batch, accepted: Accepted

@@ -4,12 +4,12 @@ Rows of any kind stand in one call. Every op is row invariant, so the hidden sta
 not depend on what else is in the call, nor on how often its row was computed.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .. import pack_weight, verify_gemm
+from .. import Accepted, pack_weight, verify_gemm
 from .batch import Batch
 from .cache import KVCache
 from .state import State
@@ -21,6 +21,8 @@ _verify_gemm = torch.ops.dflash.verify_gemm.out
 _rope_append_kv = torch.ops.dflash.rope_append_kv.out
 _tree_attention = torch.ops.dflash.tree_attention.out
 _lm_head_sample = torch.ops.dflash.lm_head_sample.default
+_lm_head_verify = torch.ops.dflash.lm_head_verify.default
+_verify_chain = torch.ops.dflash.verify_chain.default
 
 _MAX_FALLBACK_ROWS = 16  # rows whose filter needs a second pass over the head, at a time
 
@@ -122,24 +124,37 @@ class Model:
 
     def sample(self, hidden: Tensor, batch: Batch, state: State) -> Tensor:
         """``[Tv]`` the target's own token after each verify row."""
-        ids: Tensor = _lm_head_sample(
-            hidden,
-            self._lm_head,
-            verify_rows=batch.verify_rows,
-            norm_weight=self._final_norm,
-            eps=self.config.eps,
-            vocab_size=self.config.vocab_size,
-            max_fallback_rows=min(max(len(batch.verify_rows), 1), _MAX_FALLBACK_ROWS),
-            positions=batch.verify_positions,
-            cu_verify=batch.cu_verify,
-            req_rows=batch.req_rows,
-            temperature=state.temperature,
-            top_k=state.top_k,
-            top_p=state.top_p,
-            min_p=state.min_p,
-            seeds=state.seeds,
-        )[0]
+        laws = _laws(batch, state)
+        ids: Tensor = _lm_head_sample(hidden, self._lm_head, **self._head(batch), **laws)[0]
         return ids
+
+    def verify(
+        self, hidden: Tensor, batch: Batch, state: State, rule: str, max_path: int
+    ) -> Accepted:
+        """Rejection verification of deterministic chains; the logits are not in memory."""
+        drafts = batch.verify_ids.roll(-1)[:, None]  # of the row after each
+        head, laws = self._head(batch), _laws(batch, state)
+        record = _lm_head_verify(hidden, self._lm_head, drafts, **head, **laws)
+        got = _verify_chain(
+            batch.verify_ids,
+            record_ids=drafts,
+            record=list(record),
+            rule=rule,
+            max_path=max_path,
+            verify_rows=batch.verify_rows,
+            vocab_size=self.config.vocab_size,
+            **laws,
+        )
+        return Accepted(*got[:4])
+
+    def _head(self, batch: Batch) -> dict[str, Any]:
+        return {
+            "verify_rows": batch.verify_rows,
+            "norm_weight": self._final_norm,
+            "eps": self.config.eps,
+            "vocab_size": self.config.vocab_size,
+            "max_fallback_rows": min(max(len(batch.verify_rows), 1), _MAX_FALLBACK_ROWS),
+        }
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``[T, vocab_size]`` fp32: what `sample` never puts in memory, for tests and tools."""
@@ -181,6 +196,20 @@ class Model:
         if num_rows not in self._buffers:
             self._buffers[num_rows] = _Buffers(*(whole[:num_rows] for whole in self._memory))
         return self._buffers[num_rows]
+
+
+def _laws(batch: Batch, state: State) -> dict[str, Tensor]:
+    """How every verify row's token is chosen."""
+    return {
+        "positions": batch.verify_positions,
+        "cu_verify": batch.cu_verify,
+        "req_rows": batch.req_rows,
+        "temperature": state.temperature,
+        "top_k": state.top_k,
+        "top_p": state.top_p,
+        "min_p": state.min_p,
+        "seeds": state.seeds,
+    }
 
 
 def _packed(layer: LayerWeights) -> LayerWeights:

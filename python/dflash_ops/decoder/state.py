@@ -9,7 +9,7 @@ class Settings:
     """How one request is sampled, and when it ends."""
 
     max_new_tokens: int = 128
-    temperature: float = 0.0  # below 1e-5: greedy
+    temperature: float = 0.0
     top_k: int = 0  # 0: off
     top_p: float = 1.0
     min_p: float = 0.0
@@ -27,6 +27,10 @@ class Settings:
         ):
             if not good:
                 raise ValueError(f"{name} must be {wanted}, got {getattr(self, name)}")
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature < 1e-5
 
 
 class State:
