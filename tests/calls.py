@@ -37,3 +37,20 @@ def assert_raises_alike(function, op, call, out, error, text, outputs=None) -> N
         op(**call, **out)
     name = function.__name__
     assert str(from_python.value) == str(from_op.value) == f"{name}: {text}"
+
+
+def assert_compiles_whole(function, call) -> None:
+    got, want = torch.compile(function, fullgraph=True)(**call), function(**call)
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+
+
+def assert_any_strides(function, call, last_contiguous=()) -> None:
+    """Inputs are read, outputs written where they lie; `last_contiguous`: inputs that must be."""
+    want = function(**call)
+    call = {
+        name: spread(x, last=name not in last_contiguous) if isinstance(x, Tensor) else x
+        for name, x in call.items()
+    }
+    out = type(want)(*(spread(torch.zeros_like(x)) for x in want))
+    assert function(**call, out=out) is out
+    assert all(torch.equal(a, b) for a, b in zip(out, want, strict=True))

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from bounds import assert_within
+from calls import assert_any_strides, assert_compiles_whole, assert_raises_alike
 from heads import EDGES, both_layouts, random_head
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -89,6 +90,11 @@ def valid_call():
     return call, out._asdict()
 
 
+def test_strided_in_place(device):
+    call, _ = valid_call()
+    assert_any_strides(lm_head_gather, call, ("h", "weight", "bias"))
+
+
 WRONG = [
     (
         "ids",
@@ -113,11 +119,7 @@ WRONG = [
 def test_names_what_is_wrong(name, value, error, text):
     call, out = valid_call()
     (out if name in out else call)[name] = value
-    with pytest.raises(error) as from_python:
-        lm_head_gather(**call, out=Gathered(**out))
-    with pytest.raises(RuntimeError) as from_op:
-        OP.out(**call, **out)
-    assert str(from_python.value) == str(from_op.value) == f"lm_head_gather: {text}"
+    assert_raises_alike(lm_head_gather, OP.out, call, out, error, text, Gathered)
 
 
 def test_opcheck(device):
@@ -129,5 +131,4 @@ def test_opcheck(device):
 
 def test_compiles_whole(device):
     call, _ = valid_call()
-    got, want = torch.compile(lm_head_gather, fullgraph=True)(**call), lm_head_gather(**call)
-    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+    assert_compiles_whole(lm_head_gather, call)

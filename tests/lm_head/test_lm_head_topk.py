@@ -1,6 +1,7 @@
 import pytest
 import torch
 from bounds import assert_within
+from calls import assert_compiles_whole, assert_raises_alike
 from heads import EDGES, both_layouts, fp32_logits, gemm_terms, random_head
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -116,11 +117,7 @@ WRONG = [
 def test_names_what_is_wrong(name, value, error, text):
     call, out = valid_call()
     (out if name in out else call)[name] = value
-    with pytest.raises(error) as from_python:
-        lm_head_topk(**call, out=TopK(**out))
-    with pytest.raises(RuntimeError) as from_op:
-        OP.out(**call, **out)
-    assert str(from_python.value) == str(from_op.value) == f"lm_head_topk: {text}"
+    assert_raises_alike(lm_head_topk, OP.out, call, out, error, text, TopK)
 
 
 def test_opcheck(device):
@@ -132,5 +129,4 @@ def test_opcheck(device):
 
 def test_compiles_whole(device):
     call, _ = valid_call()
-    got, want = torch.compile(lm_head_topk, fullgraph=True)(**call), lm_head_topk(**call)
-    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+    assert_compiles_whole(lm_head_topk, call)

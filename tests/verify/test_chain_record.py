@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from calls import assert_compiles_whole, assert_raises_alike
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -295,11 +296,7 @@ WRONG = [
 @pytest.mark.parametrize(("name", "value", "error", "text"), WRONG)
 def test_names_what_is_wrong(name, value, error, text):
     call = valid_call() | {name: value}
-    with pytest.raises(error) as from_python:
-        verify_chain(**call)
-    with pytest.raises(RuntimeError) as from_op:
-        torch.ops.dflash.verify_chain(**call)
-    assert str(from_python.value) == str(from_op.value) == f"verify_chain: {text}"
+    assert_raises_alike(verify_chain, torch.ops.dflash.verify_chain, call, {}, error, text)
 
 
 def test_opcheck_and_compile():
@@ -308,6 +305,4 @@ def test_opcheck_and_compile():
     record = list(call.pop("record"))
     op = torch.ops.dflash.verify_chain
     torch.library.opcheck(op.default, args, call | {"record": record, "probe": True})
-    call = valid_call()
-    got, want = torch.compile(verify_chain, fullgraph=True)(**call), verify_chain(**call)
-    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+    assert_compiles_whole(verify_chain, valid_call())

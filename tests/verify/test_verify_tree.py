@@ -1,6 +1,7 @@
 import pytest
 import torch
 from bounds import assert_within
+from calls import assert_any_strides, assert_compiles_whole, assert_raises_alike
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -412,6 +413,11 @@ def valid_call():
     return call, out._asdict()
 
 
+def test_strided_in_place(device):
+    call, _ = valid_call()
+    assert_any_strides(verify_tree, call | {"probe": False}, ("logits",))
+
+
 WRONG = [
     (
         "parents",
@@ -443,11 +449,7 @@ WRONG = [
 def test_names_what_is_wrong(name, value, error, text):
     call, out = valid_call()
     (out if name in out else call)[name] = value
-    with pytest.raises(error) as from_python:
-        verify_tree(**call, out=Verified(**out))
-    with pytest.raises(RuntimeError) as from_op:
-        OP.out(**call, **out)
-    assert str(from_python.value) == str(from_op.value) == f"verify_tree: {text}"
+    assert_raises_alike(verify_tree, OP.out, call, out, error, text, Verified)
 
 
 @pytest.mark.parametrize("rule", ["rrs", "traversal"])
@@ -471,5 +473,4 @@ def test_opcheck(device):
 
 def test_compiles_whole(device):
     call, _ = valid_call()
-    got, want = torch.compile(verify_tree, fullgraph=True)(**call), verify_tree(**call)
-    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+    assert_compiles_whole(verify_tree, call)
