@@ -5,7 +5,14 @@ from bench_sample import call, nothing_to_compare
 from case import Case
 from torch import Tensor
 
-from dflash_ops import lm_head_gather, lm_head_sample, lm_head_topk, pack_weight, verify_gemm
+from dflash_ops import (
+    lm_head_gather,
+    lm_head_sample,
+    lm_head_topk,
+    merge_shards,
+    pack_weight,
+    verify_gemm,
+)
 
 HIDDEN, VOCAB = 1024, 151_936
 
@@ -20,6 +27,22 @@ def cases(device: torch.device) -> Iterator[Case]:
         for law in ({}, {"temperature": 1.0}, {"temperature": 0.7, "top_k": 20.0, "top_p": 0.8}):
             yield sample_case(h, weight, packed, law)
     yield gather_case(h, weight, packed)
+    yield merge_case(device, shards=8, rows=64)
+
+
+def merge_case(device: torch.device, shards: int, rows: int) -> Case:
+    keys = torch.randn(shards, rows, 64, device=device).sort(dim=2, descending=True).values
+    ids = torch.arange(shards * rows * 64, device=device).view(shards, rows, 64)
+    lse = torch.randn(shards, rows, device=device)
+    return Case(
+        op="merge_shards",
+        name=f"S={shards}, rows={rows}, K=64",
+        ours=lambda: merge_shards(keys, ids, lse),
+        peers={"eager topk": lambda: keys.transpose(0, 1).flatten(1).topk(64)},
+        bytes_moved=keys.nbytes + ids.nbytes,
+        macs=0,
+        check=nothing_to_compare,
+    )
 
 
 def product(h: Tensor, packed: Tensor):

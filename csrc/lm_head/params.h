@@ -101,4 +101,33 @@ struct LmHeadVerifyParams {
   int64_t covered_stride;
 };
 
+// An index tensor of three dimensions.
+struct ShardIds {
+  const void* data;
+  int64_t strides[3];
+  bool is_int64;
+
+  constexpr int64_t operator()(int64_t shard, int64_t row, int64_t k) const {
+    const int64_t i = shard * strides[0] + row * strides[1] + k * strides[2];
+    return is_int64 ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
+  }
+};
+
+struct MergeShardsParams {
+  ArrayView<3> keys;    // [S, Tv, K]   fp32
+  ShardIds ids;         // [S, Tv, K]   -1: absent
+  ArrayView<3> values;  // [S, Tv, K]?  fp32, what comes along
+  bool has_values;
+  ArrayView<2> lse;    // [S, Tv]      fp32
+  int64_t num_shards;  // S
+  int64_t num_rows;    // Tv
+  int64_t count;       // K
+  StatusView status;   // [Tv]?
+
+  ArrayOut<2> out_keys;    // [Tv, K]   fp32
+  IndexOut out_ids;        // [Tv, K]
+  ArrayOut<2> out_values;  // [Tv, K]   fp32; [Tv, 0] without values
+  ArrayOut<1> out_lse;     // [Tv]      fp32
+};
+
 }  // namespace dflash
