@@ -9,8 +9,8 @@ struct Avx512Bf16 : Avx512 {
   static constexpr int kMaxRows = 8;
 
   static __m512i set1_word(const uint32_t* p) { return _mm512_set1_epi32(static_cast<int>(*p)); }
-  static F dot(F sum, const uint32_t* words, __m512i x) {
-    const __m512i w = _mm512_loadu_si512(words);
+  static __m512i load_words(const uint32_t* words) { return _mm512_loadu_si512(words); }
+  static F dot(F sum, __m512i w, __m512i x) {
     return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(w), reinterpret_cast<__m512bh>(x));
   }
 

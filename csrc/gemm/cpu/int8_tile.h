@@ -70,8 +70,7 @@ void pack_int8_row(const float* x, int64_t first_k, int64_t count, const RowForm
 }
 
 struct Int8Args {
-  TileArgs tile;  // weight: the first group; rows: codes of its first k
-  int64_t group_bytes;
+  TileArgs tile;       // weight: the first group; rows: codes of its first k
   const char* scales;  // of the first row and block; row_bytes apart
   const char* biases;
 };
@@ -83,7 +82,7 @@ void int8_tile(const Int8Args& a) {
   for (int first = 0; first < kBlock; first += kVecs * V::kWidth) {
     const char* group_words = t.weight;
     const char* ahead = t.ahead;
-    for (int64_t k = 0, group = 0; k < t.num_k; ++group, group_words += a.group_bytes) {
+    for (int64_t k = 0, group = 0; k < t.num_k; ++group, group_words += t.group_bytes) {
       const char* words = group_words + first * 4;
       const int64_t group_end = std::min(k + t.group_k, t.num_k);
       F chains[kRows][kVecs];
@@ -139,7 +138,6 @@ __attribute__((noinline)) void int8_sums(const GemmWeight& w, int64_t block, con
                                          int64_t first_row, int64_t num_rows, float* sums) {
   static constexpr auto kTiles = int8_tiles<V>(std::make_index_sequence<V::kMaxRows>());
   const Int8Row layout(w.depth);
-  const int64_t group_bytes = w.quant.group_bytes(w.quant.group);
   const char* first = rows.data + first_row * rows.row_bytes;
   const auto nothing = [](const char*, int64_t, int64_t) {};
   for_each_run<V>(w, block, nothing, [&](const GroupRun& run) {
@@ -155,11 +153,12 @@ __attribute__((noinline)) void int8_sums(const GemmWeight& w, int64_t block, con
                           next.first,
                           next.step,
                           w.quant.group,
+                          w.quant.group_bytes(w.quant.group),
                           run.scales,
                           run.offsets,
                           x + layout.group_sums() + run.first_group * sizeof(float)};
       const int64_t at = run.first_k / kInt8Block * 4;
-      kTiles[count - 1]({tile, group_bytes, x + layout.scales() + at, x + layout.biases() + at});
+      kTiles[count - 1]({tile, x + layout.scales() + at, x + layout.biases() + at});
     });
   });
 }

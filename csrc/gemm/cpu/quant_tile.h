@@ -31,17 +31,65 @@ struct AddGroup {
   }
 };
 
-template <class V, Codes kCodes, int... kPair>
-void decode_group(const char* codes, int64_t num_words, uint32_t* pairs,
-                  std::integer_sequence<int, kPair...>) {
+// Calls body(std::integral_constant<int, i>{}) for each pair of a word of codes.
+template <Codes kCodes, class Body>
+void for_each_pair(const Body& body) {
+  [&]<int... kPair>(std::integer_sequence<int, kPair...>) {
+    (body(std::integral_constant<int, kPair>{}), ...);
+  }(std::make_integer_sequence<int, kCodes == Codes::kInt4 ? 4 : 2>{});
+}
+
+template <class V, Codes kCodes>
+void decode_group(const char* codes, int64_t num_words, uint32_t* pairs) {
   const auto* words = reinterpret_cast<const uint32_t*>(codes);
-  for (int64_t i = 0; i < num_words; ++i, words += kBlock, pairs += sizeof...(kPair) * kBlock) {
-    for (int first = 0; first < kBlock; first += V::kWidth) {
-      (V::store_words(pairs + kPair * kBlock + first,
-                      V::template decode<kCodes, kPair>(words + first)),
-       ...);
+  for (int64_t i = 0; i < num_words; ++i, words += kBlock) {
+    for_each_pair<kCodes>([&](auto pair) {
+      for (int first = 0; first < kBlock; first += V::kWidth) {
+        V::store_words(pairs + first, V::template decode<kCodes, pair()>(words + first));
+      }
+      pairs += kBlock;
+    });
+  }
+}
+
+// One pass over codes as they stand, without a stop in memory; they fill their words.
+template <class V, Codes kCodes, int kRows>
+void direct_tile(const TileArgs& t) {
+  constexpr int kVecs = kBlock / V::kWidth, kWordK = kCodes == Codes::kInt4 ? 8 : 4;
+  const char* group_words = t.weight;
+  for (int64_t k = 0, group = 0; k < t.num_k; ++group, group_words += t.group_bytes) {
+    typename V::F acc[kRows][kVecs];
+    _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
+      _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) acc[r][v] = V::zero();
+    }
+    const auto* words = reinterpret_cast<const uint32_t*>(group_words);
+    const int64_t last = std::min(k + t.group_k, t.num_k);
+    for (; k < last; k += kWordK, words += kBlock) {
+      for_each_pair<kCodes>([&](auto pair) {
+        decltype(V::load_words(words)) w[kVecs];
+        _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
+          w[v] = V::template decode<kCodes, pair()>(words + v * V::kWidth);
+        }
+        _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
+          const auto* row = reinterpret_cast<const uint32_t*>(t.rows + r * t.row_bytes);
+          const auto x = V::set1_word(row + k / 2 + pair());
+          _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
+            acc[r][v] = V::dot(acc[r][v], w[v], x);
+          }
+        }
+      });
+    }
+    _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
+      _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
+        AddGroup<V>::add(t, acc[r][v], group, r, v * V::kWidth);
+      }
     }
   }
+}
+
+template <class V, Codes kCodes, size_t... kRowsMinus1>
+constexpr std::array<TileFunction, V::kMaxRows> direct_tiles(std::index_sequence<kRowsMinus1...>) {
+  return {direct_tile<V, kCodes, kRowsMinus1 + 1>...};
 }
 
 template <class V, bool kDot, size_t... kRowsMinus1>
@@ -131,22 +179,31 @@ template <class V, Codes kCodes, bool kDot>
 __attribute__((noinline)) void quant_sums(const GemmWeight& w, int64_t block,
                                           const PackedRows& rows, int64_t first_row,
                                           int64_t num_rows, float* sums) {
-  static constexpr auto kTiles = group_tiles<V, kDot>(std::make_index_sequence<V::kMaxRows>());
-  using Pairs = std::make_integer_sequence<int, kCodes == Codes::kInt4 ? 4 : 2>;  // of a word
+  constexpr auto kEachCount = std::make_index_sequence<V::kMaxRows>();
+  static constexpr auto kTiles = group_tiles<V, kDot>(kEachCount);
+  const TileFunction* tiles = kTiles.data();
+  bool is_direct = false;
+  if constexpr (kDot) {
+    static constexpr auto kDirectTiles = direct_tiles<V, kCodes>(kEachCount);
+    is_direct = num_rows <= V::kMaxRows && w.depth % (32 / w.quant.bits()) == 0;
+    if (is_direct) tiles = kDirectTiles.data();
+  }
   alignas(64) uint32_t pairs[GroupRun::kMaxK / 2 * kBlock];
   const int64_t elements = element_bytes<V>(w.dtype, w.depth), element = kDot ? 2 : 4;
   const char* first = rows.data + first_row * rows.row_bytes;
   const auto decode = [&](const char* codes, int64_t num_k, int64_t k) {
-    decode_group<V, kCodes>(codes, w.quant.num_words(num_k), pairs + k / 2 * kBlock, Pairs{});
+    if (is_direct) return;
+    decode_group<V, kCodes>(codes, w.quant.num_words(num_k), pairs + k / 2 * kBlock);
   };
   for_each_run<V>(w, block, decode, [&](const GroupRun& run) {
+    const char* weight = is_direct ? run.data : reinterpret_cast<const char*>(pairs);
     for_each_pass<V>(num_rows, [&](int64_t pass, int64_t passes, int64_t row, int64_t count) {
       const NextRun next(run, pass, passes, (run.num_k + 1) / 2);
       const char* x = first + row * rows.row_bytes;
-      kTiles[count - 1]({reinterpret_cast<const char*>(pairs), x + run.first_k * element,
-                         rows.row_bytes, run.num_k, sums + row * kBlock, false, next.first,
-                         next.step, w.quant.group, run.scales, run.offsets,
-                         x + elements + run.first_group * sizeof(float)});
+      tiles[count - 1]({weight, x + run.first_k * element, rows.row_bytes, run.num_k,
+                        sums + row * kBlock, false, next.first, next.step, w.quant.group,
+                        w.quant.group_bytes(w.quant.group), run.scales, run.offsets,
+                        x + elements + run.first_group * sizeof(float)});
     });
   });
 }

@@ -3,7 +3,7 @@
 //
 // V, the instruction set, has: F, a vector of kWidth floats; kMaxRows, the rows that its registers
 // hold; load, store, set1, zero, add, fma(a, b, c) = a * b + c; high and low: the even and the odd
-// elements of kWidth words of pairs, as floats; prefetch; and kHasDot: dot, set1_word.
+// elements of kWidth words of pairs, as floats; prefetch; and kHasDot: dot, load_words, set1_word.
 #pragma once
 
 #include <algorithm>
@@ -35,6 +35,7 @@ struct TileArgs {
   int64_t ahead_step;
   // Of groups that are each a chain of its own; see quant_tile.h.
   int64_t group_k = kGemmChunk;
+  int64_t group_bytes = 0;           // of the codes and what follows them
   const float* scales = nullptr;     // [groups, 32]
   const float* offsets = nullptr;    // [groups, 32]?
   const char* group_sums = nullptr;  // of the first row: [groups]; row_bytes apart
@@ -73,7 +74,7 @@ void pair_tile(const TileArgs& t) {
           _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
             const auto x = V::set1_word(reinterpret_cast<const uint32_t*>(rows[r]) + i);
             _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
-              acc[r][v] = V::dot(acc[r][v], words + v * V::kWidth, x);
+              acc[r][v] = V::dot(acc[r][v], V::load_words(words + v * V::kWidth), x);
             }
           }
         } else {
