@@ -1,7 +1,9 @@
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
-from bench_gemm import COLD_BYTES, SHAPES
+from bench_gemm import SHAPES, Rotation
 from case import Case
 from torch import Tensor
 
@@ -21,23 +23,6 @@ def cases(device: torch.device) -> Iterator[Case]:
     yield packing("pack_w8")
 
 
-def copies_of(tensor: Tensor) -> list[Tensor]:
-    """So many that none comes from a cache."""
-    return [tensor.clone() for _ in range(max(1, COLD_BYTES // tensor.nbytes))]
-
-
-class Turns:
-    """A different element on each call."""
-
-    def __init__(self, items: list) -> None:
-        self.items = items
-        self.calls = 0
-
-    def next(self):
-        self.calls += 1
-        return self.items[self.calls % len(self.items)]
-
-
 def gptq(num_outputs: int, depth: int, group: int) -> dict:
     """Uniform codes with zeros of 8; products with normal x are of size 1."""
     g = torch.Generator().manual_seed(0)
@@ -51,7 +36,7 @@ def gptq(num_outputs: int, depth: int, group: int) -> dict:
     }
 
 
-def with_mins(call: dict) -> QuantisedWeight:
+def with_zeros(call: dict) -> QuantisedWeight:
     """The same weight in the format with zeros, whose stream is as long as that of Q4_1."""
     zeros = torch.full((len(call["scales"]), -(-call["weight"].shape[1] // 8)), 0x77777777).int()
     return pack_w4(**call, zeros=zeros)
@@ -64,63 +49,56 @@ def close(ours: Tensor, peer: Tensor) -> None:
 
 def w4_cases(num_outputs: int, depth: int, group: int) -> Iterator[Case]:
     call = gptq(num_outputs, depth, group)
-    packed, name = with_mins(call)
-    values = unpack(packed, (num_outputs, depth), format=name).bfloat16()
-    ours = Turns(copies_of(packed))
-    plain = Turns(copies_of(values))
-    torch_int4 = Turns([int4pack(call, copy) for copy in copies_of(call["weight"])])
+    peers = {"torch int4": torch_int4(call)} if depth % group == 0 else {}
+    yield from product_cases(verify_gemm_w4, with_zeros(call), (num_outputs, depth), peers)
+
+
+def product_cases(
+    product: Callable[..., Tensor],
+    weight: QuantisedWeight,
+    shape: tuple[int, int],
+    peers: dict[str, Callable[[Tensor], Tensor]],
+) -> Iterator[Case]:
+    """Rows as they are and rounded to int8, against torch with the values in bf16 and `peers`."""
+    values = unpack(weight.packed, shape, format=weight.format).bfloat16()
+    packed, plain = Rotation(weight.packed, torch.clone), Rotation(values, torch.clone)
+    peers = peers | {"torch linear": lambda x: torch.nn.functional.linear(x, plain.next())}
+    num_outputs, depth = shape
     g = torch.Generator().manual_seed(1)
-    for num_rows in ROWS:
+    for num_rows, activations in itertools.product(ROWS, ("float", "int8")):
         x = torch.randn(num_rows, depth, generator=g).bfloat16()
         out = torch.empty(num_rows, num_outputs, dtype=x.dtype)
-        peers = {"torch linear": lambda x=x: torch.nn.functional.linear(x, plain.next())}
-        if depth % group == 0:
-            peers["torch int4"] = lambda x=x: torch.ops.aten._weight_int4pack_mm_for_cpu(
-                x, torch_int4.next()[0], group, torch_int4.items[0][1]
-            )
+        options = {"num_outputs": num_outputs, "activations": activations, "out": out}
         yield Case(
-            op="verify_gemm_w4",
-            name=f"{name} {num_outputs}x{depth}, M={num_rows}",
-            ours=lambda x=x, out=out: verify_gemm_w4(
-                x, ours.next(), name, num_outputs=num_outputs, out=out
-            ),
-            peers=peers,
-            bytes_moved=packed.nbytes + x.nbytes + out.nbytes,
+            op=product.__name__,
+            name=f"{weight.format} {num_outputs}x{depth}, {activations} rows, M={num_rows}",
+            ours=lambda x=x, o=options: product(x, packed.next(), weight.format, **o),
+            peers={name: partial(peer, x) for name, peer in peers.items()},
+            bytes_moved=weight.packed.nbytes + x.nbytes + out.nbytes,
             macs=num_rows * num_outputs * depth,
             check=close,
+            arithmetic="int8" if activations == "int8" else "bf16",
         )
 
 
-def int4pack(call: dict, words: Tensor) -> tuple[Tensor, Tensor]:
-    """torch's packed form of codes with zero 8, and its scales and zeros [groups, N, 2]."""
-    shifts = torch.arange(0, 32, 4)
-    codes = (words[:, None] >> shifts[:, None] & 15).flatten(0, 1).T.contiguous()
-    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.int(), 1)
+def torch_int4(call: dict) -> Callable[[Tensor], Tensor]:
+    """torch's product with (q - 8) * scale + 0; scales and zeros are [groups, N, 2]."""
+    shifts = torch.arange(0, 32, 4, dtype=torch.int32)
+    codes = (call["weight"][:, None] >> shifts[:, None] & 15).flatten(0, 1).T.contiguous()
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1)
+    weights = Rotation(packed, torch.clone)
     scales = call["scales"].bfloat16()
-    return packed, torch.stack([scales, torch.zeros_like(scales)], -1).contiguous()
+    scales = torch.stack([scales, torch.zeros_like(scales)], -1).contiguous()
+    op, group = torch.ops.aten._weight_int4pack_mm_for_cpu, call["group_size"]
+    return lambda x: op(x, weights.next(), group, scales)
 
 
 def w8_cases(num_outputs: int, depth: int) -> Iterator[Case]:
     g = torch.Generator().manual_seed(0)
     codes = torch.randint(-128, 128, (num_outputs, depth), generator=g).char()
     scales = (torch.rand(num_outputs, depth // 32, generator=g) + 0.5) / 64 / depth**0.5
-    packed, name = pack_w8(codes, scales.half(), block=(1, 32))
-    values = unpack(packed, (num_outputs, depth), format=name).bfloat16()
-    ours, plain = Turns(copies_of(packed)), Turns(copies_of(values))
-    for num_rows in ROWS:
-        x = torch.randn(num_rows, depth, generator=g).bfloat16()
-        out = torch.empty(num_rows, num_outputs, dtype=x.dtype)
-        yield Case(
-            op="verify_gemm_w8",
-            name=f"{name} {num_outputs}x{depth}, M={num_rows}",
-            ours=lambda x=x, out=out: verify_gemm_w8(
-                x, ours.next(), name, num_outputs=num_outputs, out=out
-            ),
-            peers={"torch linear": lambda x=x: torch.nn.functional.linear(x, plain.next())},
-            bytes_moved=packed.nbytes + x.nbytes + out.nbytes,
-            macs=num_rows * num_outputs * depth,
-            check=close,
-        )
+    weight = pack_w8(codes, scales.half(), block=(1, 32))
+    yield from product_cases(verify_gemm_w8, weight, (num_outputs, depth), {})
 
 
 def packing(op: str) -> Case:

@@ -9,8 +9,8 @@ namespace dflash {
 // How rows of x are packed for a product.
 struct RowForm {
   int64_t depth;
-  int32_t group = 0;     // k per sum, where the weight's groups have offsets; 0: no sums
-  bool is_int8 = false;  // rounded to int8, 32 k with a scale
+  int32_t group = 0;              // k per sum, where the weight's groups have offsets; 0: no sums
+  Codes int8_for = Codes::kNone;  // rounded to int8, in the order in which such codes meet it
 };
 
 // A weight [num_rows, depth], one output per row, as it stands in memory:
@@ -43,7 +43,8 @@ struct GemmWeight {
     return (dtype == DType::kF32 ? depth : (depth + 1) / 2) * kBlock * 4;
   }
   constexpr RowForm row_form() const {
-    return {depth, quant.offset == Offset::kNone ? 0 : quant.group, has_int8_rows};
+    return {depth, quant.offset == Offset::kNone ? 0 : quant.group,
+            has_int8_rows ? quant.codes : Codes::kNone};
   }
   // The row whose output stands at `lane` of a block; -1: padding.
   constexpr int64_t row_at(int64_t block, int lane) const {

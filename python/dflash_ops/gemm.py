@@ -267,7 +267,6 @@ def _check_verify_gemm(
 ) -> None:
     """Of all verify_gemm ops; `format`: of a quantised weight."""
     checks = Checks(op, x)
-    checks.one_of("activations", activations, "float", "int8")
     checks.tensor("x", x, FLOATS, "[M, K]", -1, -1)
     checks.last_contiguous("x", x)
     checks.one_of("act", act, "none", "silu", "silu_mul")
@@ -283,6 +282,9 @@ def _check_verify_gemm(
         pack = "pack_" + op[-2:]
         if quant.bits != int(op[-1]):
             raise ValueError(f"{op}: format must be one of {pack}, got {format}")
+        checks.one_of("activations", activations, "float", "int8")
+        if activations == "int8" and quant.codes == "fp8":
+            raise ValueError(f"{op}: activations must be float with fp8 weights, got int8")
         width = check_quantised(checks, weight, quant, depth, wanted, pair)
     outputs = width // (1 + pair)
     if out_dtype is not None and out_dtype not in FLOATS:

@@ -1,4 +1,4 @@
-"""verify_gemm_w4 with activations="int8": W4A8."""
+"""verify_gemm_w4 and verify_gemm_w8 with activations="int8": W4A8 and W8A8."""
 
 import pytest
 import torch
@@ -7,10 +7,10 @@ from calls import assert_raises_alike
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quant_products import Terms, assert_product, bits, magnitudes
-from quant_sources import FLOATS, W4_SOURCES, w4_call
+from quant_sources import FLOATS, W4_SOURCES, W8_SOURCES, w4_call, w8_call
 
-from dflash_ops import pack_w4, reference, rmsnorm, verify_gemm_w4
-from dflash_ops.reference.quantised import read_w4, round_to_int8
+from dflash_ops import pack_w4, pack_w8, reference, rmsnorm, verify_gemm_w4, verify_gemm_w8
+from dflash_ops.reference.quantised import read_w4, read_w8, round_to_int8
 
 ROWS = [0, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 33, 63, 64, 65]
 DEPTHS = [0, 8, 24, 32, 40, 64, 120, 128, 136, 512, 520, 576, 1024]
@@ -21,12 +21,17 @@ outputs = st.sampled_from([1, 16, 31, 32, 33, 64, 65]) | st.integers(0, 70)
 depths = st.sampled_from(DEPTHS) | st.integers(0, 700)
 groups = st.sampled_from([32, 64, 128, 512, -1])
 dtypes = st.sampled_from(FLOATS)
-sources = st.sampled_from(W4_SOURCES)
+sources = st.sampled_from((*W4_SOURCES, "int8", "q8_0"))
 seeds = st.integers(0, 2**31 - 1)
 
 
 def packed_case(seed, source, num_outputs, depth, group_size=128, pair=False):
-    call = w4_call(seed, source, num_outputs * (1 + pair), depth, group_size)
+    width = num_outputs * (1 + pair)
+    if source in W8_SOURCES:
+        block = None if group_size < 0 or source == "q8_0" else (1, group_size)
+        call = w8_call(seed, source, width, depth, block)
+        return pack_w8(**call, pair=pair), read_w8(**{"scales": None, "block": None} | call)
+    call = w4_call(seed, source, width, depth, group_size)
     q = read_w4(**{"scales": None, "zeros": None, "group_size": None} | call)
     return pack_w4(**call, pair=pair), q
 
@@ -38,7 +43,8 @@ def random_rows(seed, num_rows, depth, dtype):
 def run(x, packed, q, **options):
     pair = options.get("act") == "silu_mul"
     options = {"num_outputs": len(q.codes) // (1 + pair)} | options
-    return verify_gemm_w4(x, *packed, activations="int8", **options)
+    op = verify_gemm_w4 if q.kind == "int4" else verify_gemm_w8
+    return op(x, *packed, activations="int8", **options)
 
 
 def rounded(x):
@@ -100,9 +106,8 @@ def test_within_bound_of_the_rounded_rows(
     call = terms.given() | {"act": act}
     got = run(x, packed, q, **call, out_dtype=out_dtype)
     assert_product(got, rounded(x), q, act, terms)
-    want = reference.verify_gemm_w4(
-        x, *packed, activations="int8", num_outputs=width // (1 + pair), **call
-    )
+    op = reference.verify_gemm_w4 if q.kind == "int4" else reference.verify_gemm_w8
+    want = op(x, *packed, activations="int8", num_outputs=width // (1 + pair), **call)
     assert torch.equal(want, reference.verify_gemm(rounded(x), q.values(), **call))
 
 
@@ -138,19 +143,21 @@ def test_every_isa_gives_the_same_bits(
 
 
 def test_largest_codes_do_not_overflow(each_isa):
-    """All codes 15 with all x at the largest: the sums of 16 bits are at their end."""
-    call = w4_call(0, "gptq", 32, 64)
-    call |= {"weight": torch.full_like(call["weight"], -1), "zeros": None}
-    packed = pack_w4(**call)
-    for sign in (1, -1):
-        x = torch.full((3, 64), sign * 2.0)
-        results = list(each_isa(lambda x=x: verify_gemm_w4(x, *packed, activations="int8")))
-        assert all(torch.equal(results[0], other) for other in results)
-        want = 7 * sign * 2.0 * 64 * call["scales"][0].double()
-        assert ((results[0][0].double() - want).abs() <= ACCUMULATION * want.abs()).all()
+    """All codes and all x at the largest: sums of pairs in 16 bits are at their end."""
+    words = torch.full((8, 32), -1).int()  # codes 15
+    w4 = pack_w4(words, torch.ones(1, 32), source="gptq", group_size=64)
+    w8 = pack_w8(torch.full((32, 64), -128).char(), torch.ones(32, 1))
+    for op, packed, value in ((verify_gemm_w4, w4, 7), (verify_gemm_w8, w8, -128)):
+        for sign in (1, -1):
+            x = torch.full((3, 64), sign * 127.0)  # of scale 1
+            call = lambda x=x, op=op, w=packed: op(x, *w, activations="int8")  # noqa: E731
+            assert all((result == sign * 127 * 64 * value).all() for result in each_isa(call))
 
 
-@pytest.mark.parametrize(("source", "group_size"), [("q4_1", 128), ("gptq", 128), ("awq", -1)])
+@pytest.mark.parametrize(
+    ("source", "group_size"),
+    [("q4_1", 32), ("gptq", 128), ("awq", -1), ("q8_0", 32), ("int8", -1)],
+)
 def test_a_row_has_its_bits_in_any_call(source, group_size):
     packed, q = packed_case(1, source, 65, 544, group_size)
     x = random_rows(1, 200, 544, torch.bfloat16)
@@ -188,6 +195,11 @@ def test_names_what_is_wrong():
     call = {"x": torch.zeros(2, 32), "weight": packed.packed, "format": packed.format}
     text = "activations must be one of float, int8, got fp8"
     assert_raises_alike(verify_gemm_w4, OP, call | {"activations": "fp8"}, {}, ValueError, text)
+    weight = pack_w8(torch.ones(4, 32).to(torch.float8_e4m3fn), torch.ones(4, 1))
+    call = {"x": torch.zeros(2, 32), "weight": weight.packed, "format": weight.format}
+    text = "activations must be float with fp8 weights, got int8"
+    op = torch.ops.dflash.verify_gemm_w8
+    assert_raises_alike(verify_gemm_w8, op, call | {"activations": "int8"}, {}, ValueError, text)
 
 
 def test_opcheck_and_compile():

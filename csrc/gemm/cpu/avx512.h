@@ -74,19 +74,35 @@ struct Avx512 {
     }
   }
 
-  using Acc = __m512i;  // of pairs, in 16 bits: eight products of a block fit
+  // Of 4 bits, sums of pairs in 16 bits: eight products of a block fit. Of 8 bits, in 32.
+  using Acc = __m512i;
   static Acc int8_zero() { return _mm512_setzero_si512(); }
-  static __m512i nibbles(const uint32_t* words, int half) {
+  template <Codes kCodes>
+  static __m512i int8_codes(const uint32_t* words, int part) {
     const __m512i w = _mm512_loadu_si512(words);
-    return _mm512_and_si512(half == 0 ? w : _mm512_srli_epi16(w, 4), _mm512_set1_epi8(15));
+    if constexpr (kCodes == Codes::kInt8) return w;
+    return _mm512_and_si512(part == 0 ? w : _mm512_srli_epi16(w, 4), _mm512_set1_epi8(15));
   }
   static __m512i set1_bytes(const uint32_t* x) { return _mm512_set1_epi32(static_cast<int>(*x)); }
-  static Acc int8_dot(Acc acc, __m512i codes, const uint32_t* x) {
-    return _mm512_add_epi16(acc, _mm512_maddubs_epi16(codes, set1_bytes(x)));
+  static __m512i sums_of_pairs(__m512i pairs) {
+    return _mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
   }
+  template <Codes kCodes>
+  static Acc int8_dot(Acc acc, __m512i codes, const uint32_t* x) {
+    const __m512i bytes = set1_bytes(x);
+    if constexpr (kCodes == Codes::kInt4) {
+      return _mm512_add_epi16(acc, _mm512_maddubs_epi16(codes, bytes));
+    } else {  // the code's sign goes to x: 2 * 128 * 127 fits in 16 bits
+      const __m512i signed_x =
+          _mm512_mask_sub_epi8(bytes, _mm512_movepi8_mask(codes), _mm512_setzero_si512(), bytes);
+      const __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(codes), signed_x);
+      return _mm512_add_epi32(acc, sums_of_pairs(pairs));
+    }
+  }
+  template <Codes kCodes>
   static F int8_sum(Acc acc, const int32_t* bias) {
-    const __m512i sums = _mm512_madd_epi16(acc, _mm512_set1_epi16(1));
-    return _mm512_cvtepi32_ps(_mm512_add_epi32(sums, _mm512_set1_epi32(*bias)));
+    if constexpr (kCodes == Codes::kInt8) return _mm512_cvtepi32_ps(acc);
+    return _mm512_cvtepi32_ps(_mm512_add_epi32(sums_of_pairs(acc), _mm512_set1_epi32(*bias)));
   }
   static F floats(const char* data, DType dtype) {
     if (dtype == DType::kF32) return _mm512_loadu_ps(data);

@@ -11,7 +11,11 @@ void block_sums(const GemmWeight& w, int64_t block, const PackedRows& rows, int6
                 int64_t num_rows, float* sums) {
   if (w.depth == 0 || w.quant) std::fill_n(sums, num_rows * kBlock, 0.0f);
   const FlushDenormals flush;
-  if (w.has_int8_rows) return int8_sums<V>(w, block, rows, first_row, num_rows, sums);
+  if (w.has_int8_rows) {
+    return w.quant.codes == Codes::kInt4
+               ? int8_sums<V, Codes::kInt4>(w, block, rows, first_row, num_rows, sums)
+               : int8_sums<V, Codes::kInt8>(w, block, rows, first_row, num_rows, sums);
+  }
   switch (w.quant.codes) {
     case Codes::kInt4:
       return quant_sums_of<V, Codes::kInt4>(w, block, rows, first_row, num_rows, sums);

@@ -92,19 +92,33 @@ struct Avx2 {
         _mm_loadu_si128(reinterpret_cast<const __m128i*>(table.data())));
   }
 
-  using Acc = __m256i;  // of pairs, in 16 bits: eight products of a block fit
+  // Of 4 bits, sums of pairs in 16 bits: eight products of a block fit. Of 8 bits, in 32.
+  using Acc = __m256i;
   static Acc int8_zero() { return _mm256_setzero_si256(); }
-  static __m256i nibbles(const uint32_t* words, int half) {
+  template <Codes kCodes>
+  static __m256i int8_codes(const uint32_t* words, int part) {
     const __m256i w = load_words(words);
-    return _mm256_and_si256(half == 0 ? w : _mm256_srli_epi16(w, 4), _mm256_set1_epi8(15));
+    if constexpr (kCodes == Codes::kInt8) return w;
+    return _mm256_and_si256(part == 0 ? w : _mm256_srli_epi16(w, 4), _mm256_set1_epi8(15));
   }
+  static __m256i sums_of_pairs(__m256i pairs) {
+    return _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+  }
+  template <Codes kCodes>
   static Acc int8_dot(Acc acc, __m256i codes, const uint32_t* x) {
     const __m256i bytes = _mm256_set1_epi32(static_cast<int>(*x));
-    return _mm256_add_epi16(acc, _mm256_maddubs_epi16(codes, bytes));
+    if constexpr (kCodes == Codes::kInt4) {
+      return _mm256_add_epi16(acc, _mm256_maddubs_epi16(codes, bytes));
+    } else {  // the code's sign goes to x: 2 * 128 * 127 fits in 16 bits
+      const __m256i pairs =
+          _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(bytes, codes));
+      return _mm256_add_epi32(acc, sums_of_pairs(pairs));
+    }
   }
+  template <Codes kCodes>
   static F int8_sum(Acc acc, const int32_t* bias) {
-    const __m256i sums = _mm256_madd_epi16(acc, _mm256_set1_epi16(1));
-    return _mm256_cvtepi32_ps(_mm256_add_epi32(sums, _mm256_set1_epi32(*bias)));
+    if constexpr (kCodes == Codes::kInt8) return _mm256_cvtepi32_ps(acc);
+    return _mm256_cvtepi32_ps(_mm256_add_epi32(sums_of_pairs(acc), _mm256_set1_epi32(*bias)));
   }
   static F floats(const char* data, DType dtype) {
     if (dtype == DType::kF32) return _mm256_loadu_ps(reinterpret_cast<const float*>(data));

@@ -1,9 +1,10 @@
-// The main loop over a 4-bit weight with rows rounded to int8: integer sums of 32 k, exact, then
-// floats. Included like tile.h.
+// The main loop over a weight of integers with rows rounded to int8: integer sums of 32 k, exact,
+// then floats. Included like tile.h.
 //
-// V has further: Acc, integer sums of a block of 32 k for kWidth outputs; int8_zero; int8_dot(acc,
-// words, x, is_high): adds the products of the low or high nibbles of the words' bytes with the
-// four bytes of x; int8_sum(acc, bias): the sums plus bias, as floats.
+// V has further: Acc, integer sums of a block of 32 k for kWidth outputs; int8_zero; and for 4 and
+// 8 bits: int8_codes(words, i), part i of four codes of each word; int8_dot(acc, codes, x), which
+// adds their products with the four bytes of x; int8_sum(acc, bias), the sums of c * x as floats,
+// where `bias` is for those who multiply with unsigned codes.
 #pragma once
 
 #include <cmath>
@@ -15,8 +16,9 @@ namespace {
 
 constexpr int64_t kInt8Block = 32;  // k of a row that share a scale
 
-// A packed row: codes, in the order in which a word's nibbles meet them; the scale of each block;
-// -8 times its sum of codes; the value sum of each group.
+// A packed row: codes, in the order in which those of a word meet them; the scale of each block;
+// its sum of codes times -8 (weights of 8 bits: -128), what unsigned codes have too much; the value
+// sum of each group.
 struct Int8Row {
   int64_t num_blocks;
 
@@ -26,11 +28,13 @@ struct Int8Row {
   int64_t group_sums() const { return biases() + num_blocks * 4; }
 };
 
-// The place of k mod 8 among eight bytes: first the low nibbles of a word, then the high ones.
-constexpr int kInt8Place[8]{2, 0, 6, 4, 3, 1, 7, 5};
+// The place of k mod 8 among eight bytes, as words have their codes; of 4 bits the low nibbles
+// come first, then the high ones.
+constexpr int kPlaceOf4Bits[8]{2, 0, 6, 4, 3, 1, 7, 5}, kPlaceOf8Bits[8]{2, 0, 3, 1, 6, 4, 7, 5};
 
 // One block of a row. Ties round to even; a block with infinities or NaN gets the scale NaN.
-void pack_int8_block(const float* x, int64_t count, char* codes, float& scale, int32_t& sum) {
+void pack_int8_block(const float* x, int64_t count, const int* places, char* codes, float& scale,
+                     int32_t& sum) {
   float values[kInt8Block] = {};
   std::copy_n(x, count, values);
   float largest = 0.0f, not_finite = 0.0f;
@@ -47,21 +51,23 @@ void pack_int8_block(const float* x, int64_t count, char* codes, float& scale, i
     rounded[i] = static_cast<int8_t>(std::bit_cast<uint32_t>(shifted));
     sum += rounded[i];
   }
-  for (int i = 0; i < kInt8Block; ++i) codes[i / 8 * 8 + kInt8Place[i % 8]] = rounded[i];
+  for (int i = 0; i < kInt8Block; ++i) codes[i / 8 * 8 + places[i % 8]] = rounded[i];
   scale = largest / 127.0f + not_finite;
 }
 
 void pack_int8_row(const float* x, int64_t first_k, int64_t count, const RowForm& form,
                    char* packed) {
   const Int8Row row(form.depth);
+  const bool is_int4 = form.int8_for == Codes::kInt4;
+  const int* places = is_int4 ? kPlaceOf4Bits : kPlaceOf8Bits;
   auto* scales = reinterpret_cast<float*>(packed + row.scales());
   auto* biases = reinterpret_cast<int32_t*>(packed + row.biases());
   auto* group_sums = reinterpret_cast<float*>(packed + row.group_sums());
   for (int64_t i = 0; i < count; i += kInt8Block) {
     const int64_t k = first_k + i, block = k / kInt8Block;
     int32_t sum;
-    pack_int8_block(x + i, std::min(kInt8Block, count - i), packed + k, scales[block], sum);
-    biases[block] = -8 * sum;
+    pack_int8_block(x + i, std::min(kInt8Block, count - i), places, packed + k, scales[block], sum);
+    biases[block] = (is_int4 ? -8 : -128) * sum;
     if (form.group == 0) continue;
     float& group_sum = group_sums[k / form.group];
     group_sum =
@@ -75,9 +81,10 @@ struct Int8Args {
   const char* biases;
 };
 
-template <class V, int kRows, int kVecs>
+template <class V, Codes kCodes, int kRows, int kVecs>
 void int8_tile(const Int8Args& a) {
   using F = typename V::F;
+  constexpr int kParts = kCodes == Codes::kInt4 ? 2 : 1;  // of a word, four codes each
   const TileArgs& t = a.tile;
   for (int first = 0; first < kBlock; first += kVecs * V::kWidth) {
     const char* group_words = t.weight;
@@ -95,16 +102,17 @@ void int8_tile(const Int8Args& a) {
           _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) acc[r][v] = V::int8_zero();
         }
         const int64_t last = std::min(k + kInt8Block, group_end);
-        for (int64_t i = k; i < last; i += 8, words += kBlock * 4, ahead += t.ahead_step) {
+        for (int64_t i = k; i < last; i += 4 * kParts, words += kBlock * 4, ahead += t.ahead_step) {
           V::prefetch(ahead);
           V::prefetch(ahead + t.ahead_step / 2);
-          _Pragma("GCC unroll 2") for (int half = 0; half < 2; ++half) {
+          _Pragma("GCC unroll 2") for (int part = 0; part < kParts; ++part) {
             _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
               const auto* at = reinterpret_cast<const uint32_t*>(words) + v * V::kWidth;
-              const auto codes = V::nibbles(at, half);
+              const auto codes = V::template int8_codes<kCodes>(at, part);
               _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
-                const char* x = t.rows + r * t.row_bytes + i + half * 4;
-                acc[r][v] = V::int8_dot(acc[r][v], codes, reinterpret_cast<const uint32_t*>(x));
+                const char* x = t.rows + r * t.row_bytes + i + part * 4;
+                acc[r][v] = V::template int8_dot<kCodes>(acc[r][v], codes,
+                                                         reinterpret_cast<const uint32_t*>(x));
               }
             }
           }
@@ -114,7 +122,8 @@ void int8_tile(const Int8Args& a) {
           const F scale = V::set1(reinterpret_cast<const float*>(a.scales + at));
           const auto* bias = reinterpret_cast<const int32_t*>(a.biases + at);
           _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
-            chains[r][v] = V::fma(scale, V::int8_sum(acc[r][v], bias), chains[r][v]);
+            const F sum = V::template int8_sum<kCodes>(acc[r][v], bias);
+            chains[r][v] = V::fma(scale, sum, chains[r][v]);
           }
         }
       }
@@ -127,22 +136,22 @@ void int8_tile(const Int8Args& a) {
   }
 }
 
-template <class V, size_t... kRowsMinus1>
+template <class V, Codes kCodes, size_t... kRowsMinus1>
 constexpr std::array<void (*)(const Int8Args&), V::kMaxRows> int8_tiles(
     std::index_sequence<kRowsMinus1...>) {
-  return {int8_tile<V, kRowsMinus1 + 1, V::vecs(kRowsMinus1 + 1)>...};
+  return {int8_tile<V, kCodes, kRowsMinus1 + 1, V::vecs(kRowsMinus1 + 1)>...};
 }
 
-template <class V>
+template <class V, Codes kCodes>
 __attribute__((noinline)) void int8_sums(const GemmWeight& w, int64_t block, const PackedRows& rows,
                                          int64_t first_row, int64_t num_rows, float* sums) {
-  static constexpr auto kTiles = int8_tiles<V>(std::make_index_sequence<V::kMaxRows>());
+  static constexpr auto kTiles = int8_tiles<V, kCodes>(std::make_index_sequence<V::kMaxRows>());
   const Int8Row layout(w.depth);
   const char* first = rows.data + first_row * rows.row_bytes;
   const auto nothing = [](const char*, int64_t, int64_t) {};
   for_each_run<V>(w, block, nothing, [&](const GroupRun& run) {
     for_each_pass<V>(num_rows, [&](int64_t pass, int64_t passes, int64_t row, int64_t count) {
-      const NextRun next(run, pass, passes, (run.num_k + 7) / 8);
+      const NextRun next(run, pass, passes, w.quant.num_words(run.num_k));
       const char* x = first + row * rows.row_bytes;
       const TileArgs tile{run.data,
                           x + run.first_k,

@@ -71,22 +71,27 @@ struct Portable {
     int32_t lanes[kWidth];
   };
   static Acc int8_zero() { return Acc{}; }
-  static Words nibbles(const uint32_t* words, int half) {
+  template <Codes kCodes>
+  static Words int8_codes(const uint32_t* words, int part) {
     Words codes;
-    for (int i = 0; i < kWidth; ++i) codes.lanes[i] = words[i] >> (4 * half) & 0x0f0f0f0f;
+    for (int i = 0; i < kWidth; ++i) {
+      codes.lanes[i] = kCodes == Codes::kInt8 ? words[i] : words[i] >> (4 * part) & 0x0f0f0f0f;
+    }
     return codes;
   }
+  template <Codes kCodes>
   static Acc int8_dot(Acc acc, const Words& codes, const uint32_t* x) {
     for (int i = 0; i < kWidth; ++i) {
       for (int byte = 0; byte < 32; byte += 8) {
-        const int code = codes.lanes[i] >> byte & 15;
-        acc.lanes[i] += code * static_cast<int8_t>(*x >> byte);
+        const auto c = static_cast<int>(code_value(kCodes, codes.lanes[i] >> byte & 255));
+        acc.lanes[i] += c * static_cast<int8_t>(*x >> byte);
       }
     }
     return acc;
   }
-  static F int8_sum(const Acc& acc, const int32_t* bias) {
-    return each([&](int i) { return static_cast<float>(acc.lanes[i] + *bias); });
+  template <Codes kCodes>
+  static F int8_sum(const Acc& acc, const int32_t*) {
+    return each([&](int i) { return static_cast<float>(acc.lanes[i]); });
   }
   static F floats(const char* data, DType dtype) {
     F values;

@@ -15,8 +15,8 @@ namespace {
 
 template <class V>
 int64_t row_bytes(DType dtype, const RowForm& form) {
-  int64_t bytes =
-      form.is_int8 ? Int8Row(form.depth).group_sums() : element_bytes<V>(dtype, form.depth);
+  int64_t bytes = form.int8_for != Codes::kNone ? Int8Row(form.depth).group_sums()
+                                                : element_bytes<V>(dtype, form.depth);
   if (form.group > 0) bytes += (form.depth + form.group - 1) / form.group * sizeof(float);
   // An odd number of cache lines: rows that lie a power of two apart evict each other.
   return ((bytes + 63) / 64 | 1) * 64;
@@ -88,7 +88,7 @@ void pack_row(const void* row, DType dtype, const RowForm& form, const ArrayView
       T normed[kPiece];
       if (norm_weight) norm_piece(x, scale, norm_weight, k, count, normed);
       const T* from = norm_weight ? normed : x + k;
-      if (form.is_int8) {
+      if (form.int8_for != Codes::kNone) {
         float values[kPiece];
         for (int64_t i = 0; i < count; ++i) values[i] = to_float(from[i]);
         pack_int8_row(values, k, count, form, packed);

@@ -17,10 +17,10 @@ static void run_cpu(const VerifyGemmParams& p, const Tensor&) {
 STABLE_TORCH_LIBRARY_IMPL(dflash, CPU, m) {
   m.impl("verify_gemm", TORCH_BOX(&verify_gemm<run_cpu>));
   m.impl("verify_gemm.out", TORCH_BOX(&verify_gemm_out<run_cpu>));
-  m.impl("verify_gemm_w8", TORCH_BOX(&verify_gemm_w8<run_cpu>));
-  m.impl("verify_gemm_w8.out", TORCH_BOX(&verify_gemm_w8_out<run_cpu>));
-  m.impl("verify_gemm_w4", TORCH_BOX(&verify_gemm_w4<run_cpu>));
-  m.impl("verify_gemm_w4.out", TORCH_BOX(&verify_gemm_w4_out<run_cpu>));
+  m.impl("verify_gemm_w8", TORCH_BOX((&verify_gemm_quant<8, run_cpu>)));
+  m.impl("verify_gemm_w8.out", TORCH_BOX((&verify_gemm_quant_out<8, run_cpu>)));
+  m.impl("verify_gemm_w4", TORCH_BOX((&verify_gemm_quant<4, run_cpu>)));
+  m.impl("verify_gemm_w4.out", TORCH_BOX((&verify_gemm_quant_out<4, run_cpu>)));
 }
 
 }  // namespace dflash

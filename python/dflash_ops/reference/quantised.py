@@ -195,16 +195,6 @@ def pack_w4(
     return lay_out(read_w4(weight, scales, zeros, source, group_size), pair)
 
 
-def verify_gemm_w8(
-    x: Tensor, weight: Tensor, format: str, bias: Tensor | None = None, **options: Any
-) -> Tensor:
-    """:func:`verify_gemm` with the values of a packed weight; needs ``num_outputs``."""
-    act = options.get("act", "none")
-    width = options.pop("num_outputs") * (2 if act == "silu_mul" else 1)
-    q = parse(weight, (width, x.shape[1]), act == "silu_mul", format)
-    return verify_gemm(x, q.values(), bias, **options)
-
-
 def round_to_int8(x: Tensor) -> tuple[Tensor, Tensor]:
     """Codes and scales [M, K / 32] of rows, as W4A8 rounds them; fp32, as this is a definition."""
     padded = F.pad(x.float(), (0, -x.shape[1] % 32)).unflatten(1, (-1, 32))
@@ -216,19 +206,29 @@ def round_to_int8(x: Tensor) -> tuple[Tensor, Tensor]:
     return codes, scales
 
 
-def verify_gemm_w4(
+def verify_gemm_w8(
     x: Tensor,
     weight: Tensor,
     format: str,
     bias: Tensor | None = None,
     *,
+    num_outputs: int,
     activations: str = "float",
     **options: Any,
 ) -> Tensor:
+    """:func:`verify_gemm` with the values of a packed weight."""
+    pair = options.get("act") == "silu_mul"
+    q = parse(weight, (num_outputs * (1 + pair), x.shape[1]), pair, format)
     if activations == "int8":
         norm_weight, eps = options.pop("norm_weight", None), options.pop("eps", 1e-6)
         if norm_weight is not None:
             x = rmsnorm(x, norm_weight, eps=eps).to(x.dtype)
         codes, scales = round_to_int8(x)
         x = codes.double() * scales.double().repeat_interleave(32, 1)[:, : x.shape[1]]
+    return verify_gemm(x, q.values(), bias, **options)
+
+
+def verify_gemm_w4(
+    x: Tensor, weight: Tensor, format: str, bias: Tensor | None = None, **options: Any
+) -> Tensor:
     return verify_gemm_w8(x, weight, format, bias, **options)
