@@ -23,24 +23,21 @@ def cases(device: torch.device) -> Iterator[Case]:
         return
     checkpoint = load("smollm2")
     tokenizer = checkpoint.tokenizer()
-    weights = checkpoint.weights(torch.bfloat16)
-    model = Model(checkpoint.config, weights, max_rows=256, max_position=1024)
-    matrices = [w for x in weights.layers for w in (x.qkv, x.o, x.gate_up, x.down)]
-    run = Runner(model, sum(w.nbytes for w in (*matrices, weights.lm_head)))
+    runs = {"bf16": Runner.of(checkpoint), "w4": Runner.of(checkpoint, as_stored=True)}
 
     for name in ("edit", "summary", "story"):
         prompt = tokenizer.encode_prompt(mix.own(name))
         for batch, temperature in ((1, 0.0), (1, 0.7), (8, 0.7)):
             for drafter_name, drafter in DRAFTERS.items():
                 yield against_plain(
-                    run,
+                    runs["bf16"],
                     f"{name}, {drafter_name}, B={batch}, T={temperature}",
                     prompt,
                     batch,
                     temperature,
                     drafter,
                 )
-    yield from against_engines(run, tokenizer)
+    yield from against_engines(runs, tokenizer)
 
 
 class Runner:
@@ -49,6 +46,13 @@ class Runner:
     def __init__(self, model: Model, bytes_of_a_cycle: int) -> None:
         self.model, self.bytes_of_a_cycle = model, bytes_of_a_cycle
         self.bytes_moved = 0
+
+    @classmethod
+    def of(cls, checkpoint, as_stored: bool = False) -> "Runner":
+        weights = checkpoint.weights(torch.bfloat16, as_stored=as_stored)
+        model = Model(checkpoint.config, weights, max_rows=256, max_position=1024)
+        matrices = [w for x in weights.layers for w in (x.qkv, x.o, x.gate_up, x.down)]
+        return cls(model, sum(w.nbytes for w in (*matrices, weights.lm_head)))
 
     def __call__(
         self,
@@ -97,8 +101,8 @@ def against_plain(
     )
 
 
-def against_engines(run: Runner, tokenizer) -> Iterator[Case]:
-    """Plain against plain, prompt lookup against prompt lookup."""
+def against_engines(runs: dict[str, Runner], tokenizer) -> Iterator[Case]:
+    """Plain against plain, prompt lookup against prompt lookup; the file's own weights are w4."""
     sets = {"copying": [mix.own("edit"), mix.own("summary")]}
     sets |= {name: mix.prompts(name, PROMPTS_OF_A_SET) for name in mix.SETS}
     gguf = fetch.smollm2()
@@ -107,17 +111,18 @@ def against_engines(run: Runner, tokenizer) -> Iterator[Case]:
         ("chain of 8", engines.speculative(gguf), DRAFTERS["chain of 8"]),
     ):
         running = {name: make() for name, make in peers.items()}
-        for name, texts in sets.items():
-            prompts = [tokenizer.encode_prompt(text) for text in texts]
-            run(prompts, drafter)
-            yield Case(
-                op="decode",
-                name=f"{name}, {mode}, bf16",
-                ours=lambda prompts=prompts, drafter=drafter: run(prompts, drafter),
-                peers={
-                    engine: lambda f=f, prompts=prompts: f(prompts, NEW_TOKENS)
-                    for engine, f in running.items()
-                },
-                bytes_moved=run.bytes_moved,
-                check=as_many,
-            )
+        for weights, run in runs.items():
+            for name, texts in sets.items():
+                prompts = [tokenizer.encode_prompt(text) for text in texts]
+                run(prompts, drafter)
+                yield Case(
+                    op="decode",
+                    name=f"{name}, {mode}, {weights}",
+                    ours=lambda run=run, prompts=prompts, drafter=drafter: run(prompts, drafter),
+                    peers={
+                        engine: lambda f=f, prompts=prompts: f(prompts, NEW_TOKENS)
+                        for engine, f in running.items()
+                    },
+                    bytes_moved=run.bytes_moved,
+                    check=as_many,
+                )

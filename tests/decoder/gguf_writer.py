@@ -3,6 +3,9 @@
 import struct
 
 import torch
+from quant_sources import w4_call, w8_call
+
+KINDS = {"q4_0": 2, "q4_1": 3, "q8_0": 8}
 
 
 def string(text):
@@ -43,18 +46,43 @@ def f32(tensor):
     return tuple(tensor.shape), 0, tensor.float().contiguous().numpy().tobytes()
 
 
+def blocks(seed, source, rows, depth):
+    """A random matrix of quantised blocks."""
+    call = (w8_call if source == "q8_0" else w4_call)(seed, source, rows, depth)
+    return (rows, depth), KINDS[source], call["weight"].numpy().tobytes()
+
+
 def half(number):
     return struct.pack("<e", number)
 
 
-def model(path, *, arch="llama", layers=2, context=64, tied=True, template="", seed=0, **changes):
-    """A tiny random model over the 256 bytes and a few markers."""
+def model(
+    path,
+    *,
+    arch="llama",
+    layers=2,
+    context=64,
+    tied=True,
+    template="",
+    seed=0,
+    quantised=False,
+    **changes,
+):
+    """A tiny random model over the 256 bytes and a few markers; quantised: as SmolLM2's file is."""
     g = torch.Generator().manual_seed(seed)
     hidden, inner, heads, kv_heads, dim = 32, 64, 4, 2, 8
     tokens = [*byte_tokens(), "<|end|>", "ab"]
-    rand = lambda *shape: f32(torch.randn(*shape, generator=g) / shape[-1] ** 0.5)  # noqa: E731
+
+    def rand(*shape):
+        return f32(torch.randn(*shape, generator=g) / shape[-1] ** 0.5)
+
+    def matrix(*shape, source="q4_1"):
+        if not quantised:
+            return rand(*shape)
+        return blocks(int(torch.randint(2**31, (), generator=g)), source, *shape)
+
     tensors = {
-        "token_embd.weight": rand(len(tokens), hidden),
+        "token_embd.weight": matrix(len(tokens), hidden, source="q8_0"),
         "output_norm.weight": f32(torch.ones(hidden)),
     }
     if not tied:
@@ -62,14 +90,14 @@ def model(path, *, arch="llama", layers=2, context=64, tied=True, template="", s
     for i in range(layers):
         blk = {
             "attn_norm": f32(torch.ones(hidden)),
-            "attn_q": rand(heads * dim, hidden),
-            "attn_k": rand(kv_heads * dim, hidden),
-            "attn_v": rand(kv_heads * dim, hidden),
-            "attn_output": rand(hidden, heads * dim),
+            "attn_q": matrix(heads * dim, hidden),
+            "attn_k": matrix(kv_heads * dim, hidden),
+            "attn_v": matrix(kv_heads * dim, hidden),
+            "attn_output": matrix(hidden, heads * dim),
             "ffn_norm": f32(torch.ones(hidden)),
-            "ffn_gate": rand(inner, hidden),
-            "ffn_up": rand(inner, hidden),
-            "ffn_down": rand(hidden, inner),
+            "ffn_gate": matrix(inner, hidden),
+            "ffn_up": matrix(inner, hidden),
+            "ffn_down": matrix(hidden, inner),
         }
         tensors |= {f"blk.{i}.{name}.weight": data for name, data in blk.items()}
         if arch == "qwen2":

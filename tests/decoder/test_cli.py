@@ -31,6 +31,12 @@ def path(tmp_path_factory):
     return str(gguf_writer.model(tmp_path_factory.mktemp("m") / "x.gguf", template=TEMPLATE))
 
 
+@pytest.fixture(scope="module")
+def quantised_path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("q") / "x.gguf"
+    return str(gguf_writer.model(path, template=TEMPLATE, quantised=True))
+
+
 def generate(capsys, *arguments):
     assert main(["generate", *arguments]) == 0
     return capsys.readouterr()
@@ -75,6 +81,18 @@ def test_rejection(capsys, path, verify):
     got = generate_json(capsys, *sampled)
     assert got["identical_to_plain"] is None and got["speedup"] > 0
     assert "the same law" in generate(capsys, *sampled).out
+
+
+@pytest.mark.parametrize("tree_nodes", ["0", "9"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+def test_compare_with_weights_as_stored(capsys, quantised_path, dtype, tree_nodes):
+    options = ["--model", quantised_path, "--dtype", dtype, "--max-new-tokens", "30"]
+    stored = [*options, "--weights", "w4", "--tree-nodes", tree_nodes]
+    got = generate_json(capsys, "abcabcabc", *stored, "--compare")
+    assert got["identical_to_plain"] is True and got["new_tokens"] == 30
+    if dtype == "fp32":  # the same numbers, but for roundings
+        plain = generate_json(capsys, "abcabcabc", *options)
+        assert got["token_ids"] == plain["token_ids"]
 
 
 def test_a_prompt_in_a_batch_gets_what_it_gets_alone(capsys, path):
@@ -128,6 +146,8 @@ def test_context_ends(capsys, path):
         (["x", "--tree-nodes", "-1"], "argument --tree-nodes: must be from 0 to"),
         (["x", "--max-new-tokens", "0"], "argument --max-new-tokens: must be from 1 to"),
         (["x", "--max-new-tokens", "ten"], "argument --max-new-tokens: invalid int value: 'ten'"),
+        (["x", "--weights", "w4"], "x.gguf: no tensor is of Q4_0, Q4_1 or Q8_0"),
+        (["x", "--weights", "w2"], "argument --weights: invalid choice: 'w2'"),
         (["x", "--dtype", "fp8"], "argument --dtype: invalid choice: 'fp8'"),
         ([], "the following arguments are required: PROMPT"),
     ],

@@ -197,3 +197,33 @@ def test_architectures(tmp_path, arch, tied):
     assert (layer.qkv_bias is not None) == (arch == "qwen2")
     assert (layer.q_norm is not None) == (layer.k_norm is not None) == (arch == "qwen3")
     assert layer.down.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("arch", ["llama", "qwen2"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_quantised_matrices_stay_as_they_are_stored(tmp_path, arch, tied):
+    """The same numbers in the same rows, but not rounded to the activations' dtype."""
+    path = gguf_writer.model(tmp_path / "x.gguf", arch=arch, tied=tied, quantised=True)
+    file = load(str(path))
+    got, want = file.weights(torch.bfloat16, as_stored=True), file.weights(torch.float32)
+    for layer, exact in zip(got.layers, want.layers, strict=True):
+        for name in ("qkv", "o", "gate_up", "down"):
+            matrix = getattr(layer, name)
+            assert matrix.source == "q4_1" and matrix.shape == getattr(exact, name).shape
+            assert torch.equal(matrix.values(), getattr(exact, name))
+        assert layer.attn_norm.dtype == torch.bfloat16
+    assert torch.equal(got.embed, want.embed.bfloat16())
+    if tied:
+        assert got.lm_head.source == "q8_0"
+        assert torch.equal(got.lm_head.values(), want.lm_head)
+    else:
+        assert torch.equal(got.lm_head, want.lm_head.bfloat16())
+
+
+def test_a_matrix_beside_one_of_another_format_is_dequantised(tmp_path):
+    tensors = {"blk.0.attn_v.weight": gguf_writer.blocks(5, "q4_0", 16, 32)}
+    path = gguf_writer.model(tmp_path / "x.gguf", quantised=True, tensors=tensors)
+    file = load(str(path))
+    got, want = file.weights(torch.bfloat16, as_stored=True), file.weights(torch.bfloat16)
+    assert torch.equal(got.layers[0].qkv, want.layers[0].qkv)
+    assert got.layers[0].o.source == got.layers[1].qkv.source == "q4_1"

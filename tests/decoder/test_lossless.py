@@ -32,7 +32,7 @@ def plain(m, text, sampling, new=40):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "w4"])
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 def test_prefill_in_chunks(dtype, kind, page_size):
     """Chunks of 1 meet every context length: all residues of a block of 64 and a leaf of 512."""
@@ -75,10 +75,11 @@ def test_decoys_at_every_residue(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["llama", "w4"])
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
-def test_batch_of_eight_that_joins_midway(dtype, page_size):
+def test_batch_of_eight_that_joins_midway(dtype, kind, page_size):
     """Prefill chunks, plain rows, chains and trees stand in one call."""
-    m = model(dtype)
+    m = model(dtype, kind)
     sampled = [SAMPLING[i % len(SAMPLING)] for i in range(8)]
     texts = [prompt(5 + 13 * i, seed=i) for i in range(8)]
     wants = [plain(m, text, s) for text, s in zip(texts, sampled, strict=True)]
@@ -186,7 +187,7 @@ def test_padded_requests_change_nothing(dtype):
 @pytest.mark.parametrize("seed", range(12))
 def test_many_random_models_and_schedules(seed):
     rng = random.Random(seed)
-    dtype, kind = rng.choice(DTYPES), rng.choice(["llama", "qwen2", "qwen3"])
+    dtype, kind = rng.choice(DTYPES), rng.choice(["llama", "qwen2", "qwen3", "w4"])
     m = model(dtype, kind, seed=seed + 1)
     page_size = rng.choice([1, 3, 16, 24])
     asks, wants = [], []

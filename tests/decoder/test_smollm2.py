@@ -2,10 +2,14 @@
 
 import pytest
 import torch
+from quant_products import Terms, assert_product
 from tiny import Ask, assert_same, run
 
+from dflash_ops import rmsnorm
 from dflash_ops.adapters import load
 from dflash_ops.decoder import Model, NgramDrafter, Settings
+from dflash_ops.decoder.linear import Linear
+from dflash_ops.reference.quantised import read_w4, read_w8
 
 pytestmark = pytest.mark.model
 
@@ -20,9 +24,14 @@ def checkpoint(smollm2_path):
     return load(str(smollm2_path))
 
 
-@pytest.fixture(scope="module", params=[torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
+@pytest.fixture(
+    scope="module",
+    params=[(torch.bfloat16, False), (torch.float32, False), (torch.bfloat16, True)],
+    ids=["bf16", "fp32", "w4"],
+)
 def model(request, checkpoint):
-    weights = checkpoint.weights(request.param)
+    dtype, as_stored = request.param
+    weights = checkpoint.weights(dtype, as_stored=as_stored)
     return Model(checkpoint.config, weights, max_rows=MAX_ROWS, max_position=MAX_ROWS)
 
 
@@ -71,3 +80,20 @@ def test_one_request(model, plain, tree_nodes):
         ask = Ask(asks[i].prompt, asks[i].settings, NgramDrafter(6, tree_nodes, min_match=1))
         (got,), _ = run(model, [ask], chunk=7)
         assert_same(got, wants[i])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
+def test_products_with_the_stored_weights(checkpoint, dtype):
+    """A layer's Q4_1 matrices and the Q8_0 head, against float64 products of what they stand for."""
+    weights = checkpoint.weights(dtype, as_stored=True)
+    layer, g = weights.layers[7], torch.Generator().manual_seed(0)
+    for matrix in (layer.qkv, layer.o, layer.gate_up, layer.down, weights.lm_head):
+        outputs, inputs = matrix.shape
+        x = rmsnorm(torch.randn(5, inputs, generator=g).to(dtype), torch.ones(inputs).to(dtype))
+        out = torch.empty(5, outputs)
+        Linear(matrix)(x, out=out)
+        if matrix is weights.lm_head:
+            q = read_w8(matrix.weight, None, None)
+        else:
+            q = read_w4(matrix.weight, None, None, matrix.source, None)
+        assert_product(out, x, q, "none", Terms())

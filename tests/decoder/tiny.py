@@ -4,23 +4,40 @@ from dataclasses import dataclass, field
 from functools import cache
 
 import torch
+from quant_sources import w4_call, w8_call
 
 from dflash_ops.adapters.build import inv_freq
-from dflash_ops.decoder import Draft, Engine, LayerWeights, Model, ModelConfig, Settings, Weights
+from dflash_ops.decoder import (
+    Draft,
+    Engine,
+    LayerWeights,
+    Model,
+    ModelConfig,
+    QuantisedMatrix,
+    Settings,
+    Weights,
+)
 
 MAX_POSITION = 1200
 
 
 def config(kind="llama", layers=2):
-    """Sizes that are no multiples of a tile: hidden 40, 72 rows of qkv, intermediate 56."""
+    """Sizes that are no multiples of a tile: hidden 40, 72 rows of qkv, intermediate 56.
+
+    w4: Q4_1 and a Q8_0 head, whose rows are whole blocks of 32."""
     dim = 8
+    if kind == "w4":
+        hidden, intermediate, num_heads, num_kv_heads = 64, 96, 4, 1
+    else:
+        hidden, intermediate = 40, 56
+        num_heads, num_kv_heads = (5, 1) if kind == "llama" else (6, 2)
     return ModelConfig(
         vocab_size=101,
-        hidden=40,
-        intermediate=56,
+        hidden=hidden,
+        intermediate=intermediate,
         num_layers=layers,
-        num_heads=5 if kind == "llama" else 6,
-        num_kv_heads=1 if kind == "llama" else 2,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
         head_dim=dim,
         max_position=MAX_POSITION,
         eps=1e-5,
@@ -34,6 +51,13 @@ def weights(c, dtype, kind, seed):
     def rand(*shape, scale=1.0):
         return (scale * torch.randn(*shape, generator=g) / shape[-1] ** 0.5).to(dtype)
 
+    def matrix(*shape, scale=1.0, source="q4_1"):
+        if kind != "w4":
+            return rand(*shape, scale=scale)
+        make = w8_call if source == "q8_0" else w4_call
+        call = make(int(torch.randint(2**31, (), generator=g)), source, *shape)
+        return QuantisedMatrix(source, call["weight"])
+
     def norm(size):
         return (1 + 0.2 * torch.randn(size, generator=g)).to(dtype)
 
@@ -43,19 +67,19 @@ def weights(c, dtype, kind, seed):
         layers=[
             LayerWeights(
                 attn_norm=norm(c.hidden),
-                qkv=rand(qkv, c.hidden, scale=2.0),
+                qkv=matrix(qkv, c.hidden, scale=2.0),
                 qkv_bias=rand(qkv, scale=3.0) if kind == "qwen2" else None,
                 q_norm=norm(c.head_dim) if kind == "qwen3" else None,
                 k_norm=norm(c.head_dim) if kind == "qwen3" else None,
-                o=rand(c.hidden, c.num_heads * c.head_dim),
+                o=matrix(c.hidden, c.num_heads * c.head_dim),
                 mlp_norm=norm(c.hidden),
-                gate_up=rand(2 * c.intermediate, c.hidden),
-                down=rand(c.hidden, c.intermediate),
+                gate_up=matrix(2 * c.intermediate, c.hidden),
+                down=matrix(c.hidden, c.intermediate),
             )
             for _ in range(c.num_layers)
         ],
         final_norm=norm(c.hidden),
-        lm_head=rand(c.vocab_size, c.hidden, scale=2.0),
+        lm_head=matrix(c.vocab_size, c.hidden, scale=2.0, source="q8_0"),
     )
 
 

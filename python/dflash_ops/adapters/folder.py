@@ -77,7 +77,9 @@ class FolderModel:
             raise ModelError(f"{self.path}: RoPE scaling {kind} is not supported")
         return freq
 
-    def weights(self, dtype: torch.dtype) -> Weights:
+    def weights(self, dtype: torch.dtype, *, as_stored: bool = False) -> Weights:
+        if as_stored:
+            raise ModelError(f"{self.path}: quantised weights are read from GGUF files only")
         index = self._read("model.safetensors.index.json", {}).get("weight_map")
         names = sorted(set(index.values())) if index else ["model.safetensors"]
         try:

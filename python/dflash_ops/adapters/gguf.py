@@ -1,4 +1,4 @@
-"""Reads GGUF files (versions 2 and 3): metadata, and tensors dequantised to fp32.
+"""Reads GGUF files (versions 2 and 3): metadata, and tensors dequantised to fp32 or as stored.
 
 The file is mapped, not read: a tensor costs memory when it is asked for. Whatever is wrong with the
 file, the caller gets a ModelError that names it.
@@ -121,8 +121,16 @@ class GGUFFile:
         if name not in self.tensors:
             return None
         info = self.tensors[name]
+        values = FORMATS[info.format].dequantise(self._blocks(info))
+        return torch.from_numpy(np.require(values, np.float32, ["C", "W"]).reshape(info.shape))
+
+    def rows(self, name: str) -> Tensor:
+        """``[outputs, bytes]`` of a matrix, as they are stored."""
+        info = self.tensors[name]
+        return torch.from_numpy(self._blocks(info).reshape(info.shape[0], -1).copy())
+
+    def _blocks(self, info: TensorInfo) -> np.ndarray:
         block = FORMATS[info.format]
         count = math.prod(info.shape) // block.values
         raw = self._data[info.begin : info.begin + count * block.bytes]
-        values = block.dequantise(raw.reshape(count, block.bytes))
-        return torch.from_numpy(np.require(values, np.float32, ["C", "W"]).reshape(info.shape))
+        return raw.reshape(count, block.bytes)

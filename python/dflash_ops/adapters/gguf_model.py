@@ -1,16 +1,19 @@
 """A model from a GGUF file of architecture llama, qwen2 or qwen3."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..decoder.linear import BLOCK_BYTES, Matrix, QuantisedMatrix
 from ..decoder.weights import ModelConfig, Weights
 from .build import build, inv_freq
 from .errors import ModelError
 from .gguf import GGUFFile
+from .quants import FORMATS
 from .tokenizer import Tokenizer, bpe_tokenizer
 
 _ARCHITECTURES = ("llama", "qwen2", "qwen3")
@@ -82,24 +85,41 @@ class GGUFModel:
             inv_freq=tuple(freq.tolist()),
         )
 
-    def weights(self, dtype: torch.dtype) -> Weights:
-        return build(self.config, self._tensor, dtype)
+    def weights(self, dtype: torch.dtype, *, as_stored: bool = False) -> Weights:
+        """`as_stored`: matrices of Q4_0, Q4_1 and Q8_0 blocks stay quantised."""
+        if as_stored and not any(self._stored_source(name) for name in self.file.tensors):
+            raise ModelError(f"{self.file.path}: no tensor is of Q4_0, Q4_1 or Q8_0")
+        return build(self.config, lambda name: self._matrix(name, as_stored), dtype)
 
-    def _tensor(self, name: str) -> Tensor | None:
+    def _matrix(self, name: str, as_stored: bool) -> Matrix | None:
         stem, _, kind = name.rpartition(".")
-        if layer := re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem):
-            tensor = self.file.tensor(f"blk.{layer[1]}.{_LAYER_NAMES[layer[2]]}.{kind}")
-            if (
-                tensor is not None
-                and self.arch == "llama"
-                and layer[2].endswith((".q_proj", "k_proj"))
-            ):
-                return self._halves_apart(tensor)
-            return tensor
-        return self.file.tensor(f"{_NAMES[stem]}.{kind}")
+        layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
+        own = f"blk.{layer[1]}.{_LAYER_NAMES[layer[2]]}" if layer else _NAMES[stem]
+        matrix = self._read(f"{own}.{kind}", as_stored)
+        if matrix is not None and self.arch == "llama" and own.endswith(("attn_q", "attn_k")):
+            return self._halves_apart(matrix)
+        return matrix
 
-    def _halves_apart(self, tensor: Tensor) -> Tensor:
+    def _read(self, name: str, as_stored: bool) -> Matrix | None:
+        if as_stored and (source := self._stored_source(name)):
+            return QuantisedMatrix(source, self.file.rows(name))
+        return self.file.tensor(name)
+
+    def _stored_source(self, name: str) -> str | None:
+        """The quantised format of a matrix that can stay in it."""
+        info = self.file.tensors.get(name)
+        if info is None or len(info.shape) != 2:
+            return None
+        source = FORMATS[info.format].name.lower()
+        return source if source in BLOCK_BYTES else None
+
+    def _halves_apart(self, matrix: Matrix) -> Matrix:
         """llama files hold the rows of a head in pairs (i, i + D/2), for interleaved RoPE."""
+        if isinstance(matrix, QuantisedMatrix):  # a row is whole blocks
+            return replace(matrix, weight=self._rows_apart(matrix.weight))
+        return self._rows_apart(matrix)
+
+    def _rows_apart(self, tensor: Tensor) -> Tensor:
         half = self.config.head_dim // 2
         if tensor.shape[0] % (2 * half):
             raise ModelError(f"{self.file.path}: q or k has {tensor.shape[0]} rows")

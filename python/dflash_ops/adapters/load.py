@@ -9,7 +9,8 @@ from .gguf_model import GGUFModel
 def load(model: str) -> GGUFModel | FolderModel:
     """`model`: "smollm2", a GGUF file, or a folder as transformers writes it.
 
-    Headers are read and checked; the tensors come with ``weights(dtype)``.
+    Headers are read and checked; the tensors come with ``weights(dtype)``, with
+    ``as_stored=True`` quantised ones as the file holds them.
     """
     if model == "smollm2":
         return GGUFModel(fetch.smollm2())

@@ -84,7 +84,7 @@ def _prepare(
     num_drafts = options.tree_nodes or options.draft_len
     model = Model(
         config,
-        checkpoint.weights(_DTYPES[options.dtype]),
+        checkpoint.weights(_DTYPES[options.dtype], as_stored=options.weights == "w4"),
         max_rows=max(_CHUNK, _MAX_REQUESTS * (1 + num_drafts)),
         max_position=min(config.max_position, longest + options.max_new_tokens),
     )

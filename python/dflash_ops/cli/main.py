@@ -78,7 +78,13 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--top-p", type=float, default=1.0, metavar="P")
     p.add_argument("--min-p", type=float, default=0.0, metavar="P")
     p.add_argument("--seed", type=int, default=0, metavar="S")
-    p.add_argument("--dtype", default="bf16", choices=("bf16", "fp32"))
+    p.add_argument("--dtype", default="bf16", choices=("bf16", "fp32"), help="of activations")
+    p.add_argument(
+        "--weights",
+        default="plain",
+        choices=("plain", "w4"),
+        help="plain: in --dtype; w4: quantised, as the file stores them",
+    )
     p.add_argument("--page-size", type=_count(1), default=16, metavar="N", help="tokens of a page")
     p.add_argument("--compare", action="store_true", help="decode plainly too, and compare")
     p.add_argument("--json", action="store_true", help="one JSON object instead of the text")

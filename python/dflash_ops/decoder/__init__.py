@@ -2,6 +2,7 @@
 
 from .engine import Engine as Engine
 from .engine import Step as Step
+from .linear import QuantisedMatrix as QuantisedMatrix
 from .model import Model as Model
 from .ngram import Draft as Draft
 from .ngram import Drafter as Drafter

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .. import Accepted, pack_weight, verify_gemm
+from .. import Accepted
 from .batch import Batch
 from .cache import KVCache
+from .linear import Linear
 from .state import State
 from .weights import LayerWeights, ModelConfig, Weights
 
 # The ops themselves, looked up once: a step calls six a layer, and what the public functions check
 # first holds here by construction.
-_verify_gemm = torch.ops.dflash.verify_gemm.out
 _rope_append_kv = torch.ops.dflash.rope_append_kv.out
 _tree_attention = torch.ops.dflash.tree_attention.out
 _lm_head_sample = torch.ops.dflash.lm_head_sample.default
@@ -43,8 +43,36 @@ class _Buffers(NamedTuple):
     inner: Tensor  # [T, intermediate]
 
 
+class _Layer(NamedTuple):
+    """LayerWeights, packed."""
+
+    attn_norm: Tensor
+    qkv: Linear
+    qkv_bias: Tensor | None
+    q_norm: Tensor | None
+    k_norm: Tensor | None
+    o: Linear
+    mlp_norm: Tensor
+    gate_up: Linear
+    down: Linear
+
+    @staticmethod
+    def of(layer: LayerWeights) -> "_Layer":
+        return _Layer(
+            attn_norm=layer.attn_norm,
+            qkv=Linear(layer.qkv),
+            qkv_bias=layer.qkv_bias,
+            q_norm=layer.q_norm,
+            k_norm=layer.k_norm,
+            o=Linear(layer.o),
+            mlp_norm=layer.mlp_norm,
+            gate_up=Linear(layer.gate_up, pair=True),
+            down=Linear(layer.down),
+        )
+
+
 class Model:
-    """A decoder of the Llama family, in the dtype of its weights: bf16 or fp32.
+    """A decoder of the Llama family, in the dtype of its embedding: bf16 or fp32.
 
     Args:
         config: its shape.
@@ -60,9 +88,9 @@ class Model:
         self.max_rows, self.max_position = max_rows, max_position
         self.dtype, self.device = weights.embed.dtype, weights.embed.device
         self._embed = weights.embed
-        self._layers = [_packed(layer) for layer in weights.layers]
+        self._layers = [_Layer.of(layer) for layer in weights.layers]
         self._final_norm = weights.final_norm
-        self._lm_head = pack_weight(weights.lm_head)
+        self._lm_head = Linear(weights.lm_head)
         self._cos_sin = config.cos_sin(max_position).to(self.device)
         self._buffers: dict[int, _Buffers] = {}
         self._memory = self._allocate(max_rows)
@@ -73,7 +101,7 @@ class Model:
         The result is overwritten by the next call.
         """
         config, b = self.config, self._of_rows(len(batch.ids))
-        hidden, inner, eps = config.hidden, config.intermediate, config.eps
+        eps = config.eps
         append = {"positions": batch.positions, "slots": batch.slots, "cos_sin": self._cos_sin}
         attend = {
             "block_table": state.block_table,
@@ -84,18 +112,9 @@ class Model:
             "lse": b.lse,
             **batch.tree,
         }
-        num_qkv = b.qkv.shape[1]
         torch.index_select(self._embed, 0, batch.ids, out=b.x)
         for w, k_cache, v_cache in zip(self._layers, cache.k, cache.v, strict=True):
-            _verify_gemm(
-                b.x,
-                w.qkv,
-                w.qkv_bias,
-                num_outputs=num_qkv,
-                norm_weight=w.attn_norm,
-                eps=eps,
-                out=b.qkv,
-            )
+            w.qkv(b.x, w.qkv_bias, norm_weight=w.attn_norm, eps=eps, out=b.qkv)
             _rope_append_kv(
                 b.q,
                 b.k,
@@ -109,23 +128,15 @@ class Model:
                 out=b.q_rotated,
             )
             _tree_attention(b.q_rotated, k_cache, v_cache, **attend)
-            _verify_gemm(b.attn_rows, w.o, num_outputs=hidden, residual=b.x, out=b.x_mid)
-            _verify_gemm(
-                b.x_mid,
-                w.gate_up,
-                num_outputs=inner,
-                norm_weight=w.mlp_norm,
-                eps=eps,
-                act="silu_mul",
-                out=b.inner,
-            )
-            _verify_gemm(b.inner, w.down, num_outputs=hidden, residual=b.x_mid, out=b.x)
+            w.o(b.attn_rows, residual=b.x, out=b.x_mid)
+            w.gate_up(b.x_mid, norm_weight=w.mlp_norm, eps=eps, act="silu_mul", out=b.inner)
+            w.down(b.inner, residual=b.x_mid, out=b.x)
         return b.x
 
     def sample(self, hidden: Tensor, batch: Batch, state: State) -> Tensor:
         """``[Tv]`` the target's own token after each verify row."""
         laws = _laws(batch, state)
-        ids: Tensor = _lm_head_sample(hidden, self._lm_head, **self._head(batch), **laws)[0]
+        ids: Tensor = _lm_head_sample(hidden, **self._head(batch), **laws)[0]
         return ids
 
     def verify(
@@ -134,7 +145,7 @@ class Model:
         """Rejection verification of deterministic chains; the logits are not in memory."""
         drafts = batch.verify_ids.roll(-1)[:, None]  # of the row after each
         head, laws = self._head(batch), _laws(batch, state)
-        record = _lm_head_verify(hidden, self._lm_head, drafts, **head, **laws)
+        record = _lm_head_verify(hidden, ids=drafts, **head, **laws)
         got = _verify_chain(
             batch.verify_ids,
             record_ids=drafts,
@@ -149,6 +160,8 @@ class Model:
 
     def _head(self, batch: Batch) -> dict[str, Any]:
         return {
+            "weight": self._lm_head.packed,
+            "weight_format": self._lm_head.format,
             "verify_rows": batch.verify_rows,
             "norm_weight": self._final_norm,
             "eps": self.config.eps,
@@ -158,14 +171,9 @@ class Model:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """``[T, vocab_size]`` fp32: what `sample` never puts in memory, for tests and tools."""
-        return verify_gemm(
-            hidden,
-            self._lm_head,
-            num_outputs=self.config.vocab_size,
-            norm_weight=self._final_norm,
-            eps=self.config.eps,
-            out_dtype=torch.float32,
-        )
+        out = torch.empty(len(hidden), self.config.vocab_size, device=self.device)
+        self._lm_head(hidden, norm_weight=self._final_norm, eps=self.config.eps, out=out)
+        return out
 
     def _allocate(self, num_rows: int) -> _Buffers:
         c = self.config
@@ -210,17 +218,3 @@ def _laws(batch: Batch, state: State) -> dict[str, Tensor]:
         "min_p": state.min_p,
         "seeds": state.seeds,
     }
-
-
-def _packed(layer: LayerWeights) -> LayerWeights:
-    return LayerWeights(
-        attn_norm=layer.attn_norm,
-        qkv=pack_weight(layer.qkv),
-        qkv_bias=layer.qkv_bias,
-        q_norm=layer.q_norm,
-        k_norm=layer.k_norm,
-        o=pack_weight(layer.o),
-        mlp_norm=layer.mlp_norm,
-        gate_up=pack_weight(layer.gate_up, pair=True),
-        down=pack_weight(layer.down),
-    )

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .linear import Matrix
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -33,14 +35,14 @@ class LayerWeights:
     """One block. Matrices are [outputs, inputs]; q, k, v and gate, up stand one below the other."""
 
     attn_norm: Tensor  # [hidden]
-    qkv: Tensor  # [(num_heads + 2 num_kv_heads) head_dim, hidden]
+    qkv: Matrix  # [(num_heads + 2 num_kv_heads) head_dim, hidden]
     qkv_bias: Tensor | None
     q_norm: Tensor | None  # [head_dim]
     k_norm: Tensor | None
-    o: Tensor  # [hidden, num_heads head_dim]
+    o: Matrix  # [hidden, num_heads head_dim]
     mlp_norm: Tensor  # [hidden]
-    gate_up: Tensor  # [2 intermediate, hidden]
-    down: Tensor  # [hidden, intermediate]
+    gate_up: Matrix  # [2 intermediate, hidden]
+    down: Matrix  # [hidden, intermediate]
 
 
 @dataclass
@@ -48,4 +50,4 @@ class Weights:
     embed: Tensor  # [vocab_size, hidden]
     layers: list[LayerWeights]
     final_norm: Tensor  # [hidden]
-    lm_head: Tensor  # [vocab_size, hidden]; the same tensor as `embed` when tied
+    lm_head: Matrix  # [vocab_size, hidden]; `embed` itself when tied, unless quantised
