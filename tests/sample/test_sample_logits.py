@@ -77,7 +77,7 @@ def test_filters_keep_exactly_the_set(device, device_class, order):
     assert seen(top_p=0.41) == [0, 1]
     assert seen(top_p=0.71) == [0, 1, 2]
     assert seen(top_p=0.39) == seen(top_p=0.0) == seen(top_p=1e-8) == seen(top_p=1e-3) == [0]
-    assert seen([0.0] * 3, min_p=1.5) == [0]
+    assert seen([-1.0, 0.0, 0.0], min_p=1.5) == [1]
     assert seen(top_p=1.0) == seen(top_p=2.0) == [0, 1, 2]
     assert seen(min_p=0.76) == seen(min_p=1.0) == seen(min_p=2.0) == [0]
     assert seen(min_p=0.74) == [0, 1, 2]
