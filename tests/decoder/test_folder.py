@@ -3,9 +3,12 @@ import json
 import gguf_writer
 import pytest
 import torch
-from safetensors.torch import save_file
+from quant_sources import w4_call
+from safetensors.torch import load_file, save_file
 
 from dflash_ops.adapters import ModelError, load
+from dflash_ops.cli.main import main
+from dflash_ops.reference.quantised import read_w4
 
 CONFIG = {
     "model_type": "llama",
@@ -129,3 +132,69 @@ def test_damaged_folders(tmp_path, name, damage):
 def test_no_such_model(tmp_path):
     with pytest.raises(ModelError, match="no such model: nothing"):
         load("nothing")
+
+
+def quantised_folder(path, source, **options):
+    """Every projection replaced by a random quantised one: the folder, and what they stand for."""
+    method = "awq" if source == "awq" else "gptq"
+    config = {"quant_method": method, "bits": 4, "group_size": 32} | options
+    if source == "gptq_v2":
+        config["checkpoint_format"] = "gptq_v2"
+    path, _ = folder(path, config={"quantization_config": config})
+    tensors = load_file(path / "model.safetensors")
+    values = {}
+    for seed, name in enumerate([name for name in tensors if name.endswith("_proj.weight")]):
+        call = w4_call(seed, source, *tensors.pop(name).shape, group_size=32)
+        values[name] = read_w4(**call).values()
+        stem = name.removesuffix(".weight")
+        stored = {"qweight": call["weight"], "qzeros": call["zeros"], "scales": call["scales"]}
+        if method == "gptq":
+            stored["g_idx"] = torch.arange(values[name].shape[1]).int() // 32
+        tensors |= {f"{stem}.{part}": t.contiguous() for part, t in stored.items()}
+    save_file(tensors, path / "model.safetensors")
+    return path, values
+
+
+@pytest.mark.parametrize("source", ["gptq", "gptq_v2", "awq"])
+def test_quantised_folders(tmp_path, capsys, source):
+    path, values = quantised_folder(tmp_path / "m", source)
+    stored = load(str(path)).weights(torch.bfloat16, as_stored=True)
+    plain = load(str(path)).weights(torch.float32)
+    layer, prefix = stored.layers[1], "model.layers.1."
+    for name, parts in {
+        "qkv": [f"self_attn.{p}_proj" for p in "qkv"],
+        "o": ["self_attn.o_proj"],
+        "gate_up": ["mlp.gate_proj", "mlp.up_proj"],
+        "down": ["mlp.down_proj"],
+    }.items():
+        want = torch.cat([values[f"{prefix}{part}.weight"] for part in parts])
+        matrix = getattr(layer, name)
+        assert matrix.source == source and matrix.shape == want.shape
+        assert torch.equal(matrix.values(), want)
+        assert torch.equal(getattr(plain.layers[1], name), want)
+    assert stored.lm_head.dtype == torch.bfloat16
+    options = ["--model", str(path), "--weights", "w4", "--compare", "--json", "--raw"]
+    assert main(["generate", "abcabc", *options, "--max-new-tokens", "9"]) == 0
+    assert json.loads(capsys.readouterr().out)["identical_to_plain"] is True
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"bits": 8}, "8-bit gptq weights are not supported"),
+        ({"quant_method": "fp8"}, "4-bit fp8 weights are not supported"),
+        ({"quant_method": "awq", "version": "gemv"}, "4-bit awq weights are not supported"),
+        ({"group_size": "all"}, "quantization_config has group_size all"),
+        ({"group_size": 64}, "is in act-order, which is not supported"),
+    ],
+)
+def test_quantised_folders_that_are_not_supported(tmp_path, options, message):
+    path, _ = quantised_folder(tmp_path / "m", "gptq", **options)
+    with pytest.raises(ModelError, match=message):
+        load(str(path)).weights(torch.float32, as_stored=True)
+
+
+def test_a_plain_folder_has_nothing_stored(tmp_path):
+    path, _ = folder(tmp_path / "m")
+    with pytest.raises(ModelError, match="no tensor is of GPTQ or AWQ"):
+        load(str(path)).weights(torch.float32, as_stored=True)

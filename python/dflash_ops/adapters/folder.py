@@ -10,9 +10,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from ..decoder.linear import Matrix
 from ..decoder.weights import ModelConfig, Weights
 from .build import build, inv_freq
 from .errors import ModelError
+from .quantised_folder import QuantisedFolder
 from .tokenizer import Tokenizer
 
 _TYPES = ("llama", "qwen2", "qwen3")
@@ -78,18 +80,26 @@ class FolderModel:
         return freq
 
     def weights(self, dtype: torch.dtype, *, as_stored: bool = False) -> Weights:
-        if as_stored:
-            raise ModelError(f"{self.path}: quantised weights are read from GGUF files only")
+        """`as_stored`: GPTQ and AWQ matrices stay quantised."""
+        options = self._json.get("quantization_config")
+        quantised = QuantisedFolder(str(self.path), options) if options else None
+        if as_stored and quantised is None:
+            raise ModelError(f"{self.path}: no tensor is of GPTQ or AWQ")
         index = self._read("model.safetensors.index.json", {}).get("weight_map")
         names = sorted(set(index.values())) if index else ["model.safetensors"]
         try:
             files = [safe_open(self.path / name, framework="pt") for name in names]
             where = {key: file for file in files for key in file.keys()}
 
-            def source(name: str) -> Tensor | None:
+            def tensors(name: str) -> Tensor | None:
+                return where[name].get_tensor(name) if name in where else None
+
+            def source(name: str) -> Matrix | None:
                 if name == "lm_head.weight" and self._json.get("tie_word_embeddings"):
                     return None
-                return where[name].get_tensor(name) if name in where else None
+                if quantised is None:
+                    return tensors(name)
+                return quantised.matrix(tensors, name, as_stored)
 
             return build(self.config, source, dtype)
         except (OSError, SafetensorError) as error:

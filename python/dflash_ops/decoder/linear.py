@@ -19,29 +19,61 @@ BLOCK_BYTES = {"q4_0": 18, "q4_1": 20, "q8_0": 34}  # GGUF: 32 numbers
 
 @dataclass(frozen=True)
 class QuantisedMatrix:
-    """[outputs, inputs] in GGUF blocks."""
+    """[outputs, inputs] as a file stores it: what pack_w8 (q8_0) and pack_w4 take."""
 
-    source: str  # of BLOCK_BYTES
-    weight: Tensor  # [outputs, bytes] uint8
+    source: str
+    weight: Tensor
+    scales: Tensor | None = None  # GPTQ, AWQ
+    zeros: Tensor | None = None
+    group_size: int | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
-        outputs, row_bytes = self.weight.shape
-        return outputs, row_bytes // BLOCK_BYTES[self.source] * 32
+        rows, columns = self.weight.shape
+        if self.source in BLOCK_BYTES:
+            return rows, columns // BLOCK_BYTES[self.source] * 32
+        return (columns * 8, rows) if self.source == "awq" else (columns, rows * 8)
 
     @property
     def nbytes(self) -> int:
-        return self.weight.nbytes
+        return sum(t.nbytes for t in (self.weight, self.scales, self.zeros) if t is not None)
 
     def pack(self, pair: bool = False) -> QuantisedWeight:
         if self.source == "q8_0":
             return pack_w8(self.weight, pair=pair)
-        return pack_w4(self.weight, source=self.source, pair=pair)
+        return pack_w4(
+            self.weight,
+            self.scales,
+            self.zeros,
+            source=self.source,
+            group_size=self.group_size,
+            pair=pair,
+        )
 
     def values(self) -> Tensor:
         """The fp32 numbers that it stands for."""
         packed, format = self.pack()
         return unpack(packed, self.shape, format=format)
+
+    def is_like(self, other: "QuantisedMatrix") -> bool:
+        """Whether the two can stand one below the other: zeros are in words of eight outputs."""
+
+        def layout(m: QuantisedMatrix) -> tuple[Any, ...]:
+            scales = None if m.scales is None else m.scales.dtype
+            return m.source, m.group_size, scales, m.zeros is None
+
+        words = self.zeros is None or self.shape[0] % 8 == other.shape[0] % 8 == 0
+        return words and layout(self) == layout(other)
+
+    def above(self, others: Sequence["QuantisedMatrix"]) -> "QuantisedMatrix":
+        def join(name: str) -> Tensor | None:
+            parts = [getattr(m, name) for m in (self, *others)]
+            dim = 0 if self.source in BLOCK_BYTES else 1
+            return None if parts[0] is None else torch.cat(parts, dim)
+
+        weight = join("weight")
+        assert weight is not None
+        return replace(self, weight=weight, scales=join("scales"), zeros=join("zeros"))
 
 
 Matrix = Tensor | QuantisedMatrix
@@ -53,10 +85,9 @@ def plain(matrix: Matrix, dtype: torch.dtype) -> Tensor:
 
 def stack(parts: Sequence[Matrix], dtype: torch.dtype) -> Matrix:
     """One below the other: quantised if all are alike, else plain in `dtype`."""
-    first, quantised = parts[0], [part for part in parts if isinstance(part, QuantisedMatrix)]
-    if isinstance(first, QuantisedMatrix) and len(quantised) == len(parts):
-        if all(part.source == first.source for part in quantised):
-            return replace(first, weight=torch.cat([part.weight for part in quantised]))
+    quantised = [part for part in parts if isinstance(part, QuantisedMatrix)]
+    if len(quantised) == len(parts) and all(part.is_like(quantised[0]) for part in quantised):
+        return quantised[0].above(quantised[1:])
     return torch.cat([plain(part, dtype) for part in parts])
 
 
