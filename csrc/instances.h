@@ -40,6 +40,7 @@ inline constexpr KernelInstances kInstances[] = {
     {"pack_weight_kernel", 2},  // by the size of an element
     {"unpack_kernel", 2},
     {"rmsnorm_kernel", kFloatTypes},
+    {"sum_shards_kernel", 1},
     {"verify_gemm_kernel", kFloatTypes * kNumGemmShapes},
 };
 

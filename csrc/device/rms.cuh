@@ -50,17 +50,23 @@ static __device__ float warp_rms_scale(const T* x, int64_t num_elements, float e
   return scale_of(sum_chains(sums), num_elements, eps);
 }
 
-// The same by a whole CTA of kRmsChains threads; once in a kernel.
-template <class T>
-static __device__ float cta_rms_scale(const T* x, int64_t num_elements, float eps) {
+// The same from the sums of the chains, by a whole CTA of kRmsChains threads that hold one each; once
+// in a kernel.
+static __device__ float cta_rms_scale(float sum_of_own_chain, int64_t num_elements, float eps) {
   __shared__ float chains[kRmsChains];
-  chains[threadIdx.x] = sum_of_chain(x, num_elements, static_cast<int>(threadIdx.x));
+  chains[threadIdx.x] = sum_of_own_chain;
   __syncthreads();
   float sums[kRmsChains / kWarpSize];
   for (int c = 0; c < kRmsChains / kWarpSize; ++c) {
     sums[c] = chains[lane_index() + c * kWarpSize];
   }
   return scale_of(sum_chains(sums), num_elements, eps);
+}
+
+template <class T>
+static __device__ float cta_rms_scale(const T* x, int64_t num_elements, float eps) {
+  const float sum = sum_of_chain(x, num_elements, static_cast<int>(threadIdx.x));
+  return cta_rms_scale(sum, num_elements, eps);
 }
 
 }  // namespace dflash

@@ -88,6 +88,7 @@ struct RmsNormParams {
   ArrayOut<2> out;  // [M, H]
   int64_t num_rows;
   int64_t depth;
+  const int64_t* row_count = nullptr;  // [1]?  CUDA: of the rows, how many there are
 };
 
 enum class Activation : int32_t { kNone, kSilu, kSiluMul };
@@ -103,7 +104,22 @@ struct VerifyGemmParams {
   Activation act;
   ArrayOut<2> out;  // [M, num_outputs]
   int64_t num_rows;
-  int64_t num_outputs;  // N, or N / 2 for kSiluMul
+  int64_t num_outputs;       // N, or N / 2 for kSiluMul
+  const int64_t* row_count = nullptr;  // [1]?  CUDA: of the rows, how many there are
 };
+
+struct SumShardsParams {
+  ArrayView<3> shards;       // [S, M, N]
+  ArrayView<2> residual;     // [M, N]?   added last
+  ArrayView<1> norm_weight;  // [N]?
+  float eps;
+  int64_t num_shards;  // S
+  int64_t num_rows;    // M
+  int64_t num_cols;    // N
+
+  ArrayOut<2> sum;     // [M, N]
+  ArrayOut<2> normed;  // [M, N], or [0, N] without a norm
+};
+
 
 }  // namespace dflash

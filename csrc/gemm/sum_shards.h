@@ -7,21 +7,9 @@
 
 #include "common/check.h"
 #include "common/tensor.h"
+#include "gemm/params.h"
 
 namespace dflash {
-
-struct SumShardsParams {
-  ArrayView<3> shards;       // [S, M, N]
-  ArrayView<2> residual;     // [M, N]?   added last
-  ArrayView<1> norm_weight;  // [N]?
-  float eps;
-  int64_t num_shards;  // S
-  int64_t num_rows;    // M
-  int64_t num_cols;    // N
-
-  ArrayOut<2> sum;     // [M, N]
-  ArrayOut<2> normed;  // [M, N], or [0, N] without a norm
-};
 
 template <auto kRun>
 void sum_shards_out(const Tensor& shards, const OptionalTensor& residual,

@@ -3,7 +3,15 @@
 import pytest
 import torch
 
-from dflash_ops import accept_match, commit, compact_kv, merge_states, rmsnorm, tree_metadata
+from dflash_ops import (
+    accept_match,
+    commit,
+    compact_kv,
+    merge_states,
+    rmsnorm,
+    sum_shards,
+    tree_metadata,
+)
 
 ptxrun = pytest.importorskip("ptxrun")
 if not hasattr(ptxrun, "emulated"):
@@ -45,6 +53,15 @@ def test_rmsnorm_and_merge_states_write_once():
     loads, stores, launches = counted(lambda: merge_states(out, lse, out, lse))
     once = out.numel() * 2 // SECTOR
     assert (loads, stores, launches) == (2 * once, once, 1)
+
+
+def test_sum_shards_reads_and_writes_once():
+    shards, weight = torch.randn(4, 3, 4096).bfloat16(), torch.ones(4096).bfloat16()
+    once = 3 * 4096 * 2 // SECTOR
+    loads, stores, launches = counted(lambda: sum_shards(shards, residual=shards[0]))
+    assert (loads, stores, launches) == (5 * once, once, 1)
+    _, stores, launches = counted(lambda: sum_shards(shards, norm_weight=weight))
+    assert (stores, launches) == (2 * once, 1)
 
 
 def test_one_launch_for_each_step_of_the_loop():

@@ -10,6 +10,7 @@ namespace dflash {
 cudaError_t launch_pack_weight(const PackWeightParams& p, cudaStream_t stream);
 cudaError_t launch_unpack(const UnpackParams& p, cudaStream_t stream);
 cudaError_t launch_rmsnorm(const RmsNormParams& p, cudaStream_t stream);
+cudaError_t launch_sum_shards(const SumShardsParams& p, cudaStream_t stream);
 
 // norm_weight is absent: x is normed already.
 cudaError_t launch_verify_gemm(const VerifyGemmParams& p, cudaStream_t stream);
