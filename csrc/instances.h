@@ -24,6 +24,8 @@ inline constexpr KernelInstances kInstances[] = {
     {"build_tree_kernel", 1},
     {"pack_trees_kernel", 1},
     {"compact_kv_kernel", 1},
+    {"pack_context_kernel", 1},
+    {"give_status_kernel", 1},
     {"commit_state_kernel", 1},
     {"list_pages_kernel", 1},
     {"release_pages_kernel", 1},

@@ -47,4 +47,48 @@ constexpr int64_t release_pages_bytes(int64_t num_requests, int64_t max_pages) {
   return 8 * num_requests * (max_pages + 1);
 }
 
+// CUDA, context_kv: threads of a CTA that packs a row; and the workspace, offsets in bytes. The number
+// of stored rows comes first.
+inline constexpr int kPackContextBlock = 256;
+
+struct ContextKvPlan {
+  int64_t element_bytes;
+  int64_t rows;
+  int64_t positions;
+  int64_t slots;
+  int64_t status;
+  int64_t features;
+  int64_t hidden;
+  int64_t context;
+  int64_t kv;  // of one layer after the other
+  int64_t workspace_bytes;
+
+  // Rows of a matrix start at multiples of 16 bytes.
+  constexpr int64_t pitch_bytes(int64_t num_cols) const {
+    return (num_cols * element_bytes + 15) / 16 * 16;
+  }
+};
+
+constexpr ContextKvPlan plan_context_kv(int64_t num_rows, int64_t num_groups, int64_t depth,
+                                        int64_t hidden, int64_t kv_width, int64_t element_bytes) {
+  ContextKvPlan plan{};
+  plan.element_bytes = element_bytes;
+  int64_t end = 16;
+  const auto take = [&](int64_t num_bytes) {
+    const int64_t begin = end;
+    end += (num_bytes + 15) / 16 * 16;
+    return begin;
+  };
+  plan.rows = take(8 * num_rows);
+  plan.positions = take(8 * num_rows);
+  plan.slots = take(8 * num_rows * num_groups);
+  plan.status = take(4 * num_rows);
+  plan.features = take(num_rows * plan.pitch_bytes(depth));
+  plan.hidden = take(num_rows * plan.pitch_bytes(hidden));
+  plan.context = take(num_rows * plan.pitch_bytes(hidden));
+  plan.kv = take(num_rows * plan.pitch_bytes(kv_width));
+  plan.workspace_bytes = end;
+  return plan;
+}
+
 }  // namespace dflash

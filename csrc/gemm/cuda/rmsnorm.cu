@@ -18,6 +18,7 @@ template <class T>
 __global__ void __launch_bounds__(kRmsChains)
     rmsnorm_kernel(const __grid_constant__ RmsNormParams p) {
   const int64_t row = blockIdx.x;
+  if (p.row_count != nullptr && row >= *p.row_count) return;
   const T* x = p.x.at<T>(row);
   const float scale = cta_rms_scale(x, p.depth, p.eps);
   for (int64_t i = int64_t{kVector} * threadIdx.x; i < p.depth; i += kVector * kRmsChains) {

@@ -29,7 +29,7 @@ __device__ float add_terms(const VerifyGemmParams& p, int64_t token, int64_t row
 
 template <GemmShape kShape>
 __device__ void finish(const VerifyGemmParams& p, const char* shared, int64_t first_row,
-                       int64_t first_token) {
+                       int64_t first_token, int64_t num_tokens) {
   const bool is_pair = p.act == Activation::kSiluMul;
   constexpr int kHalf = kTileRows / 2;
   const int num_cols = is_pair ? kShape.weight_rows() / 2 : kShape.weight_rows();
@@ -37,7 +37,7 @@ __device__ void finish(const VerifyGemmParams& p, const char* shared, int64_t fi
   for (int i = threadIdx.x; i < kShape.tokens() * num_cols; i += kShape.threads()) {
     const int in_token = i / num_cols, in_col = i % num_cols;
     const int64_t token = first_token + in_token, col = first_col + in_col;
-    if (token >= p.num_rows || col >= p.num_outputs) continue;
+    if (token >= num_tokens || col >= p.num_outputs) continue;
     const int in_row = is_pair ? in_col / kHalf * kTileRows + in_col % kHalf : in_col;
     float y = add_terms(p, token, col, sum_at<kShape>(shared, in_token, in_row));
     if (is_pair) {
@@ -59,9 +59,11 @@ __global__ void __launch_bounds__(kGemmShapes[kIndex].threads())
   constexpr GemmShape kShape = kGemmShapes[kIndex];
   const int64_t first_row = blockIdx.x / row_tiles * kShape.weight_rows();
   const int64_t first_token = blockIdx.x % row_tiles * kShape.tokens();
-  const ProductParams product{p.x, p.weight, p.num_rows};
+  const int64_t num_tokens = p.row_count == nullptr ? p.num_rows : *p.row_count;
+  if (first_token >= num_tokens) return;
+  const ProductParams product{p.x, p.weight, num_tokens};
   Product<T, kShape>(product, shared, first_row, first_token).compute(shared);
-  finish<kShape>(p, shared, first_row, first_token);
+  finish<kShape>(p, shared, first_row, first_token, num_tokens);
 }
 
 template <class T, int kIndex>

@@ -86,7 +86,7 @@ void append_layer(const ContextKvParams& p, const ContextKvLayer& layer, Matrix&
       [&](int64_t begin, int64_t end) { rope_append_kv_cpu(a, begin, end); });
 }
 
-void run_cpu(const ContextKvParams& p, int32_t) {
+void run_cpu(const ContextKvParams& p, const Tensor&) {
   const std::vector<int64_t> rows = stored_rows(p);
   const auto num_rows = static_cast<int64_t>(rows.size());
   const DType dtype = p.features.dtype;

@@ -3,11 +3,16 @@
 
 #include <cuda_runtime_api.h>
 
-#include "kv/params.h"
+#include "kv/context_params.h"
 
 namespace dflash {
 
+struct ContextKvPlan;
+
 cudaError_t launch_rope_append_kv(const RopeAppendKvParams& p, cudaStream_t stream);
+// workspace: what plan says, 16-byte aligned.
+cudaError_t launch_context_kv(const ContextKvParams& p, const ContextKvPlan& plan, void* workspace,
+                              cudaStream_t stream);
 cudaError_t launch_compact_kv(const CompactKvParams& p, cudaStream_t stream);
 cudaError_t launch_commit_state(const CommitStateParams& p, cudaStream_t stream);
 // workspace: release_pages_bytes() of device memory, 8-byte aligned.
