@@ -1,5 +1,5 @@
 // verify_tree, torch side: checks and outputs, the same for every backend. A backend is a function
-// void run(const VerifyTreeParams&, int32_t device_idx).
+// void run(const VerifyTreeParams&, const Tensor& tokens).
 #pragma once
 
 #include "verify/rejection_args.h"
@@ -48,7 +48,7 @@ void verify_tree_out(
                        {emitted, num_accepted, num_emitted, accepted_rows, logprobs, accept_probs,
                         coins, counters, weights},
                        p);
-  kRun(p, tokens.get_device_index());
+  kRun(p, tokens);
 }
 
 template <auto kRun>

@@ -2,6 +2,7 @@
 // choice is that of the shared headers, so tokens are those of the CPU.
 #pragma once
 
+#include "device/elements.cuh"
 #include "device/vector.cuh"
 #include "device/warp.cuh"
 #include "sample/ids.h"
@@ -9,7 +10,13 @@
 
 namespace dflash {
 
-// Ids first_id .. first_id + 7, first_id a multiple of 8: read, scaled and capped; -inf outside.
+static __device__ float scaled(const LogitOptions& o, float value) {
+  if (o.logit_scale != 1.0f) value *= o.logit_scale;
+  if (o.softcap != 0.0f) value = o.softcap * tanh_f32(value / o.softcap);
+  return value;
+}
+
+// IdRange first_id .. first_id + 7, first_id a multiple of 8: read, scaled and capped; -inf outside.
 static __device__ void load_scaled(const SampleLogitsParams& p, int64_t row, const IdRange& ids,
                                    int64_t first_id, float (&values)[kVector]) {
   for (float& value : values) value = kMinusInf;
@@ -26,11 +33,8 @@ static __device__ void load_scaled(const SampleLogitsParams& p, int64_t row, con
     }
   }
   for (int j = 0; j < kVector; ++j) {
-    if (p.options.logit_scale != 1.0f) values[j] *= p.options.logit_scale;
-    if (p.options.softcap != 0.0f) {
-      values[j] = p.options.softcap * tanh_f32(values[j] / p.options.softcap);
-    }
-    if (first_id + j >= ids.last || first_id + j < ids.first) values[j] = kMinusInf;
+    const bool is_here = first_id + j < ids.last && first_id + j >= ids.first;
+    values[j] = is_here ? scaled(p.options, values[j]) : kMinusInf;
   }
 }
 
@@ -72,6 +76,18 @@ struct IdColumn {
     return largest;
   }
 };
+
+// The logit of one id, as a column has it.
+static __device__ float logit_at(const SampleLogitsParams& p, const RowSource& source,
+                                 const IdRange& ids, int64_t id) {
+  if (id < ids.first || id >= ids.last) return kMinusInf;
+  if (!is_allowed(p.options, source.mask_row, id)) return kMinusInf;
+  float z = scaled(p.options, load_element(p.logits, source.row, id - ids.first));
+  for (int64_t j = source.adj_first; j < source.adj_last; ++j) {
+    if (p.options.adj_ids[j] == id) z += *p.options.adj_values.at<float>(j);
+  }
+  return cleaned(z);
+}
 
 // The lowest id that the row's mask allows; the lowest of all if it allows none; -1 if there are
 // no ids. By one warp.
@@ -124,9 +140,67 @@ static __device__ LseNode merge_lse_of_warp(LseNode node) {
   return node;
 }
 
+// The same tree over nodes that come in ascending number, gaps allowed, to all lanes alike: a counter
+// whose digit l, in lane l, is a node of 2^l leaves that has no right sibling yet.
+class LseCarry {
+ public:
+  __device__ void add(int64_t number, LseNode node) {
+    int level = 0;
+    for (; (number >> level & 1) != 0; ++level) {
+      node = merge_lse(digit(level), node);
+      if (lane_index() == level) digit_ = kNothing;
+    }
+    if (lane_index() == level) digit_ = node;
+  }
+  __device__ LseNode total() const {
+    LseNode node = kNothing;
+    for (int level = 0; level < kWarpSize; ++level) node = merge_lse(digit(level), node);
+    return node;
+  }
+
+ private:
+  static constexpr LseNode kNothing{kMinusInf, 0.0f};
+
+  __device__ LseNode digit(int level) const {
+    return {__shfl_sync(kFullMask, digit_.max, level), __shfl_sync(kFullMask, digit_.sum, level)};
+  }
+
+  LseNode digit_ = kNothing;
+};
+
 // The log-sum-exp at the row's own temperature is another sum, and the filter asks for it.
 static __device__ bool needs_tempered(const RowLaw& law) {
   return law.is_filtered() && law.filter.needs_lse() && law.inv_temperature != 1.0f;
+}
+
+// The draw among a thread's ids, those that are -inf apart. By a warp: the noise of an id is bounded
+// from its word, and all lanes look closer only where one may beat the best that the warp has seen.
+template <int kIds, int kThreads>
+static __device__ Best sampled_best(const NoiseKey& noise, float inv_temperature,
+                                    const IdColumn<kIds, kThreads>& column, float largest,
+                                    int64_t first_id) {
+  Best best;
+  if (!__any_sync(kFullMask, largest > kMinusInf)) return best;
+  float reached = kMinusInf;  // by the warp
+  for (int k = 0; k < kIds; k += 4) {
+    const Words words = noise_words(noise, static_cast<uint32_t>((first_id + k) >> 2), false);
+    for (int j = 0; j < 4; ++j) {
+      const float z = column[k + j];
+      const float bound = fmaf(z, inv_temperature, gumbel_bound(words.word[j]));
+      const bool may_win = z > kMinusInf && bound >= reached;
+      if (!__any_sync(kFullMask, may_win)) continue;
+      const int64_t id = first_id + k + j;
+      if (may_win) {
+        const float g = gumbel_at(noise, id, words.word[j]);
+        best.offer(fmaf(z, inv_temperature, g), z, id);
+      }
+      reached = best.id >= 0 ? best.score : kMinusInf;
+      for (int width = kWarpSize / 2; width > 0; width /= 2) {
+        reached = fmaxf(reached, __shfl_xor_sync(kFullMask, reached, width));
+      }
+    }
+  }
+  return best;
 }
 
 static __device__ Best offered(const RowLaw& law, uint64_t key) {

@@ -6,15 +6,14 @@
 //   reads  the logits once; writes 32 B per tile, with a filter 512 B more
 //
 // A thread keeps its 64 logits in a column of shared memory that is its own, so its passes over
-// them (shape, maximum, sum, choice) wait for no one. The noise of an id is bounded from its word:
-// a warp looks closer only when a candidate may beat the best that the warp has seen.
+// them (shape, maximum, sum, choice) wait for no one. Warps without a finite logit pass.
 //
 // Reference: python/dflash_ops/reference/sample.py
 
 #include "device/top_keys.cuh"
-#include "sample/cuda/finish.h"
 #include "sample/cuda/launch.h"
 #include "sample/cuda/scan.cuh"
+#include "sample/cuda/stages.h"
 
 namespace dflash {
 namespace {
@@ -33,6 +32,7 @@ struct SharedStorage {
 };
 
 __device__ LseNode node_of(const Column& column, float largest, float inv_temperature) {
+  if (!__any_sync(kFullMask, largest > kMinusInf)) return {kMinusInf, 0.0f};
   const float top = largest * inv_temperature;
   const float shift = top == kMinusInf ? 0.0f : top;
   float sum = 0.0f;
@@ -46,32 +46,6 @@ __device__ Best greedy_best(const Column& column, float largest, int64_t first_i
   int k = 0;
   while (column[k] != largest) ++k;
   best.offer(largest, largest, first_id + k);
-  return best;
-}
-
-__device__ Best sampled_best(const RowLaw& law, const Column& column, float largest,
-                             int64_t first_id) {
-  Best best;
-  if (!__any_sync(kFullMask, largest > kMinusInf)) return best;
-  float reached = kMinusInf;  // by the warp
-  for (int k = 0; k < kLseBlock; k += 4) {
-    const Words words = noise_words(law.noise, static_cast<uint32_t>((first_id + k) >> 2), false);
-    for (int j = 0; j < 4; ++j) {
-      const float z = column[k + j];
-      const float bound = fmaf(z, law.inv_temperature, gumbel_bound(words.word[j]));
-      const bool may_win = z > kMinusInf && bound >= reached;
-      if (!__any_sync(kFullMask, may_win)) continue;
-      const int64_t id = first_id + k + j;
-      if (may_win) {
-        const float g = gumbel_at(law.noise, id, words.word[j]);
-        best.offer(fmaf(z, law.inv_temperature, g), z, id);
-      }
-      reached = best.id >= 0 ? best.score : kMinusInf;
-      for (int width = kWarpSize / 2; width > 0; width /= 2) {
-        reached = fmaxf(reached, __shfl_xor_sync(kFullMask, reached, width));
-      }
-    }
-  }
   return best;
 }
 
@@ -107,17 +81,18 @@ __global__ void __launch_bounds__(kScanBlock)
 
   TileResult result{{kMinusInf, 0.0f}, {kMinusInf, 0.0f}, stored({})};
   result.raw = merge_lse_of_warp(node_of(column, largest, 1.0f));
-  if (needs_tempered(law)) {
+  if (c.needs_tempered(law)) {
     result.tempered = merge_lse_of_warp(node_of(column, largest, law.inv_temperature));
   }
   const int64_t slot = i * c.num_tiles + tile;
   if (law.is_filtered()) {
     const WarpKeys best = top_of_tile(column, first_id, shared);
     if (warp_index() == 0) best.store(c.keys + slot * WarpKeys::kCount);
-  } else {
-    result.best =
-        stored(best_of_warp(law.is_greedy ? greedy_best(column, largest, first_id)
-                                          : sampled_best(law, column, largest, first_id)));
+  } else if (law.is_greedy) {
+    result.best = stored(best_of_warp(greedy_best(column, largest, first_id)));
+  } else if (!c.is_law) {
+    const Best best = sampled_best(law.noise, law.inv_temperature, column, largest, first_id);
+    result.best = stored(best_of_warp(best));
   }
   if (lane_index() == 0) shared.results[warp_index()] = result;
   __syncthreads();
@@ -134,17 +109,17 @@ __global__ void __launch_bounds__(kScanBlock)
 
 }  // namespace
 
+cudaError_t launch_sample_scan(const SampleLaunch& c, cudaStream_t stream) {
+  const dim3 grid(static_cast<uint32_t>(c.p.options.num_rows), static_cast<uint32_t>(c.num_tiles));
+  sample_scan_kernel<<<grid, kScanBlock, 0, stream>>>(c);
+  return cudaGetLastError();
+}
+
 cudaError_t launch_sample_logits(const SampleLogitsParams& p, void* workspace,
                                  cudaStream_t stream) {
-  const LogitOptions& o = p.options;
-  if (o.num_rows == 0) return cudaSuccess;  // a grid of 0 CTAs is a launch error
-  const SamplePlan plan = plan_sample(o.num_rows, o.vocab_start, o.num_columns);
-  char* bytes = static_cast<char*>(workspace);
-  const SampleLaunch c{p, plan.first_tile, plan.num_tiles, reinterpret_cast<TileResult*>(bytes),
-                       reinterpret_cast<uint64_t*>(bytes + plan.keys_offset)};
-  const dim3 grid(static_cast<uint32_t>(o.num_rows), static_cast<uint32_t>(plan.num_tiles));
-  sample_scan_kernel<<<grid, kScanBlock, 0, stream>>>(c);
-  if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
+  if (p.options.num_rows == 0) return cudaSuccess;  // a grid of 0 CTAs is a launch error
+  const SampleLaunch c = sample_launch(p, false, workspace);
+  if (const cudaError_t error = launch_sample_scan(c, stream); error != cudaSuccess) return error;
   return launch_sample_finish(c, stream);
 }
 

@@ -8,12 +8,13 @@
 // A request's CTA writes its own rows; the CTAs after those write the rows of no request. A thread
 // walks up from its node: ancestors fall, so it meets the words of its mask from the last to the
 // first and needs no one else's. Siblings are in row order, so one warp links them from the last
-// 32 nodes to the first: the nodes of one parent find each other by a match over the warp.
+// 32 nodes to the first.
 //
 // Reference: python/dflash_ops/reference/tree.py
 
 #include "device/warp.cuh"
 #include "tree/cuda/launch.h"
+#include "tree/cuda/links.cuh"
 #include "tree/cuda/rows.cuh"
 #include "tree/plan.h"
 #include "verify/params.h"
@@ -29,6 +30,24 @@ __device__ void set_empty(const TreeMetadataParams& p, int64_t row) {
   p.next_sibling.set(row, -1);
   for (int64_t w = 0; w < p.mask.num_words; ++w) p.mask.word(row, w) = 0;
 }
+
+// The links of a request's first num_nodes rows.
+struct Links {
+  const TreeMetadataParams& p;
+  int64_t first_row;
+  int64_t num_nodes;
+
+  __device__ int64_t parent_of(int64_t i) const {
+    return i > 0 && i < num_nodes ? p.parents[first_row + i] : -1;
+  }
+  __device__ int64_t first_child(int64_t i) const { return p.first_child.get(first_row + i); }
+  __device__ void set_first_child(int64_t i, int64_t child) const {
+    p.first_child.set(first_row + i, child);
+  }
+  __device__ void set_next_sibling(int64_t i, int64_t sibling) const {
+    p.next_sibling.set(first_row + i, sibling);
+  }
+};
 
 struct Request {
   const TreeMetadataParams& p;
@@ -84,25 +103,6 @@ struct Request {
     p.next_sibling.set(row, -1);
   }
 
-  // One warp: puts nodes i .. i + 31 in front of their parents' children.
-  __device__ void link(int64_t base, int64_t num_nodes) const {
-    const int64_t i = base + lane_index();
-    const bool is_child = i > 0 && i < num_nodes;
-    const int64_t parent_idx = is_child ? parent(i) : -1;
-    const uint32_t before = (1u << lane_index()) - 1;
-    const uint32_t siblings = __match_any_sync(kFullMask, parent_idx);
-    const uint32_t later = siblings & ~before & ~(1u << lane_index());
-    const int64_t parent_row = rows.first + parent_idx;
-    const int64_t first_of_next_base = is_child ? p.first_child.get(parent_row) : -1;
-    __syncwarp();  // read before it is written
-    const int64_t next =
-        later != 0 ? base + __ffs(static_cast<int>(later)) - 1 : first_of_next_base;
-    if (is_child) p.next_sibling.set(rows.first + i, next);
-    const bool is_first = (siblings & before) == 0;
-    if (is_child && is_first) p.first_child.set(parent_row, i);
-    __syncwarp();  // written before the warp reads it again
-  }
-
   __device__ void write() const {
     int32_t bits = rows.in_range ? 0 : kOutOfRange;
     const int64_t num_nodes = rows.count > 0 ? num_good(bits) : 0;
@@ -116,7 +116,10 @@ struct Request {
     }
     __syncthreads();
     if (is_tree && warp_index() == 0) {
-      for (int64_t base = (num_nodes - 1) / 32 * 32; base >= 0; base -= 32) link(base, num_nodes);
+      const Links links{p, rows.first, num_nodes};
+      for (int64_t base = (num_nodes - 1) / 32 * 32; base >= 0; base -= 32) {
+        link_children(links, base);
+      }
     }
     if (threadIdx.x == 0) p.status.add(blockIdx.x, bits);
   }

@@ -17,6 +17,11 @@ class RejectionRequest {
     state_row_ = p.sampling.requests[b];
     if (p.sampling.requests.is_bad(b)) bits_ |= kOutOfRange;
     if (state_row_ < 0) num_rows_ = 0;
+    for (int64_t other = 0; other < b && num_rows_ > 0; ++other) {
+      if (!overlap(rows, row_range(p.sampling.cu_verify, other, p.options.num_rows))) continue;
+      bits_ |= kOutOfRange;  // only one request may have a row
+      num_rows_ = 0;
+    }
     if (num_rows_ > 0 && !can_enter(0)) num_rows_ = 0;
     is_sampled_ = p.q && (!p.draft_kind || p.draft_kind[b] != 0);
     anchor_idx_ = num_rows_ > 0 ? p.sampling.positions[first_] : 0;

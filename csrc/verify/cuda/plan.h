@@ -1,0 +1,38 @@
+// Host arithmetic of rejection verification on CUDA: sizes -> workspace.
+#pragma once
+
+#include "sample/cuda/plan.h"
+#include "verify/chain_params.h"
+
+namespace dflash {
+
+inline constexpr int kWalkBlock = kScanBlock;     // a request's CTA: one tile of ids at a time
+inline constexpr int kDrawBlock = 128;            // warps that finish a draw each
+inline constexpr int64_t kTargetRowBytes = 96;   // see rejection.cuh
+inline constexpr int64_t kListedBytes = 16;
+inline constexpr int64_t kTreeNodeBytes = 64;
+inline constexpr int64_t kDrawTaskBytes = 80;
+
+// Offsets in bytes; the scan's own workspace comes first.
+struct RejectionPlan {
+  int64_t list_width;  // candidates per row of a sparse q; 1: of a deterministic draft
+  int64_t rows;
+  int64_t listed;
+  int64_t nodes;
+  int64_t tasks;
+  int64_t workspace_bytes;
+};
+
+constexpr RejectionPlan plan_rejection(const RejectionParams& p) {
+  const LogitOptions& o = p.options;
+  RejectionPlan plan{};
+  plan.list_width = p.q_ids ? std::max<int64_t>(1, p.q_ids.num_cols) : 1;
+  plan.rows = plan_sample(o.num_rows, o.vocab_start, o.num_columns).workspace_bytes;
+  plan.listed = plan.rows + o.num_rows * kTargetRowBytes;
+  plan.nodes = plan.listed + o.num_rows * plan.list_width * kListedBytes;
+  plan.tasks = plan.nodes + o.num_rows * kTreeNodeBytes;
+  plan.workspace_bytes = plan.tasks + p.sampling.num_requests * kDrawTaskBytes;
+  return plan;
+}
+
+}  // namespace dflash

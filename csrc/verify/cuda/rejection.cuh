@@ -1,0 +1,128 @@
+// What the kernels of rejection verification tell each other.
+//
+//   sample_scan   [Tv, tiles]  the log-sum-exp and the best candidates of each tile of a row
+//   target_rows   [Tv]         the target's law of each row; the law that its drafts came from
+//   walk          [B]          which drafts are accepted; what the last token is drawn from
+//   draw_scan     [B, tiles]   the best candidate of each tile for the last token
+//   draw_finish   [B]          the last token
+//
+// target_only draws at every row, [Tv] for [B], before it walks.
+#pragma once
+
+#include "sample/cuda/scan.cuh"
+#include "verify/cuda/plan.h"
+#include "verify/rejection.h"
+#include "verify/tree_params.h"
+
+namespace dflash {
+
+// A row's own part: whether the walk may enter it, and the two laws that meet there.
+struct TargetRow {
+  RowSource source;
+  TargetLaw target;
+  int64_t only_id;  // of a row without a finite logit: all of the law; else -1
+  float lse;        // at temperature 1
+  float q_total;    // of a dense q
+  int32_t status;   // of the row itself
+  int32_t num_listed;
+  bool can_enter;
+  bool has_good_q;
+};
+
+// A candidate of a sparse q, without duplicates.
+struct Listed {
+  int64_t id;
+  float q;  // normalised; of the row that the path ends at, what the rejected drafts have taken
+  float p;
+};
+
+// A row as a node of the walk. Local rows; -1: none.
+struct TreeNode {
+  int64_t first_child;  // usable drafts only
+  int64_t next_sibling;
+  int64_t child;  // to be tested next
+  int64_t last_id;
+  float scale;
+  float mass;
+  float share;  // of the law that this draft, rejected, came from: what it has taken of p
+  float rest;   // of that law without this draft
+  float logprob;
+  float last_logprob;
+  int32_t depth;
+};
+
+enum class QKind : int32_t { kNone, kListed, kDense };  // kNone: nothing is taken of p
+
+// A token to be drawn, after `row`.
+struct DrawTask {
+  int64_t row;  // of Tv; -1: there is none
+  int64_t b;
+  int64_t first;        // of the request's rows
+  int64_t first_child;  // the rejected drafts ..
+  int64_t end_child;    // .. and the first that is not
+  int64_t col;          // of `emitted`; -1: the walk asks for it
+  NoiseKey noise;
+  float scale;
+  QKind q;
+};
+
+struct RejectionLaunch {
+  VerifyTreeParams p;
+  bool is_chain;  // each row's child is the next; a deterministic draft has the law that is one there
+  SampleLaunch scan;
+  TargetRow* rows;     // [Tv]
+  Listed* listed;      // [Tv, list_width]
+  TreeNode* nodes;     // [Tv]
+  DrawTask* tasks;     // [B]
+  int64_t list_width;  // K of a sparse q, at least 1
+
+  __device__ const SampleLogitsParams& logits() const { return scan.p; }
+  __host__ __device__ bool draws_every_row() const { return p.rule == TreeRule::kTargetOnly; }
+};
+static_assert(sizeof(TargetRow) == kTargetRowBytes && sizeof(Listed) == kListedBytes);
+static_assert(sizeof(TreeNode) == kTreeNodeBytes && sizeof(DrawTask) == kDrawTaskBytes);
+
+// local: the row after which a token is drawn.
+__device__ inline NoiseKey request_noise(const SamplingOptions& o, Stream stream, int64_t b,
+                                         int64_t first, int64_t local) {
+  const int64_t seed = o.seeds ? o.seeds[o.requests[b]] : 0;
+  return cycle_noise(stream, seed, o.positions[first + local] + 1, o.positions[first], local);
+}
+
+__device__ inline float logit_of(const RejectionLaunch& c, const TargetRow& row, int64_t id) {
+  return logit_at(c.logits(), row.source, id_range(c.p.options), id);
+}
+
+__device__ inline float target_prob(const RejectionLaunch& c, const TargetRow& row, int64_t id) {
+  if (row.only_id >= 0) return id == row.only_id ? 1.0f : 0.0f;
+  return row.target.prob(logit_of(c, row, id), id);
+}
+
+__device__ inline float dense_q(const RejectionLaunch& c, int64_t row, float total, int64_t id) {
+  return c.p.q.at<float>(row)[id * c.p.q.strides[1]] / total;
+}
+
+// The law q of a row's drafts after some were rejected: what is left of it, and what the rejected
+// ones have taken of p.
+struct Taken {
+  float drawn;
+  float taken;
+};
+
+// Of one id, which had probability q at first; drafts `child` .. end_child - 1 were rejected.
+__device__ inline Taken taken_at(const RejectionLaunch& c, int64_t first, int64_t child,
+                                 int64_t end_child, int64_t id, float q) {
+  Taken at{q, 0.0f};
+  while (child != end_child) {
+    const TreeNode& node = c.nodes[first + child];
+    at.taken += node.share * at.drawn;
+    if (!c.p.has_replacement) {
+      if (c.p.tokens[first + child] == id) at.drawn = 0.0f;
+      at.drawn /= node.rest;
+    }
+    child = node.next_sibling;
+  }
+  return at;
+}
+
+}  // namespace dflash

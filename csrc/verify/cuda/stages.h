@@ -1,0 +1,15 @@
+// The kernels of rejection verification after the scan, in this order; see rejection.cuh.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+namespace dflash {
+
+struct RejectionLaunch;
+
+// All with at least one row and one request.
+cudaError_t launch_target_rows(const RejectionLaunch& c, cudaStream_t stream);
+cudaError_t launch_walk(const RejectionLaunch& c, cudaStream_t stream);
+cudaError_t launch_draw(const RejectionLaunch& c, cudaStream_t stream);  // two kernels
+
+}  // namespace dflash
