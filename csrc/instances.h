@@ -34,6 +34,8 @@ inline constexpr KernelInstances kInstances[] = {
     {"sample_scan_kernel", 1},
     {"sample_finish_kernel", 1},
     {"sample_candidates_kernel", 1},
+    {"clear_drafts_kernel", 1},
+    {"link_drafts_kernel", 1},
     {"target_rows_kernel", 1},
     {"walk_kernel", 1},
     {"draw_scan_kernel", 1},

@@ -125,10 +125,6 @@ constexpr RowRange row_range(const IndexView& cu, int64_t b, int64_t num_rows) {
   return {first, last - first, true};
 }
 
-constexpr bool overlap(const RowRange& a, const RowRange& b) {
-  return a.first < b.first + b.count && b.first < a.first + a.count;
-}
-
 // The request whose rows hold `row`; -1: none does. Its own range is what counts, not its
 // neighbours': the search finds it at once unless some other range is broken.
 constexpr int64_t request_of_row(const IndexView& cu, int64_t num_requests, int64_t row,

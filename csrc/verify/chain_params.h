@@ -56,6 +56,11 @@ static constexpr int64_t target_id(const RejectionParams& p, int64_t draft_id) {
   return id >= 0 && id < p.options.vocab_size ? id : -1;
 }
 
+// Two requests have a row in common: cu_verify is broken.
+static constexpr bool overlap(const RowRange& a, const RowRange& b) {
+  return a.first < b.first + b.count && b.first < a.first + a.count;
+}
+
 struct VerifyChainParams : RejectionParams {
   bool is_block;  // rule
 };

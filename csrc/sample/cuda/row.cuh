@@ -16,7 +16,7 @@ static __device__ float scaled(const LogitOptions& o, float value) {
   return value;
 }
 
-// IdRange first_id .. first_id + 7, first_id a multiple of 8: read, scaled and capped; -inf outside.
+// Ids first_id .. first_id + 7, first_id a multiple of 8: read, scaled and capped; -inf outside.
 static __device__ void load_scaled(const SampleLogitsParams& p, int64_t row, const IdRange& ids,
                                    int64_t first_id, float (&values)[kVector]) {
   for (float& value : values) value = kMinusInf;

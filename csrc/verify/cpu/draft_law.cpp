@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "sample/filter.h"
+#include "verify/rejection.h"
 
 namespace dflash {
 
@@ -26,11 +27,11 @@ static bool read_dense(const RejectionParams& p, int64_t row, std::vector<float>
   const float* values = p.q.at<float>(row);
   const int64_t stride = p.q.strides[1];
   if (p.draft_to_target) scattered.assign(p.options.vocab_size, 0.0f);
-  OrderedSum sum;
+  VocabSum sum;
   for (int64_t j = 0; j < p.draft_vocab_size; ++j) {
     const float value = values[j * stride];
     if (!(value >= 0.0f)) return false;
-    sum.add(value);
+    sum.add(j, value);
     if (!p.draft_to_target || value == 0.0f) continue;
     const int64_t id = target_id(p, j);
     if (id < 0) return false;

@@ -12,13 +12,13 @@ namespace dflash {
 template <class Row>
 float residual_mass(const Row& row, const DraftLaw& q, float scale) {
   if (row.only_id >= 0) return residual_weight(1.0f, q.prob(row.only_id), scale);
-  OrderedSum mass;
   if (q.dense != nullptr) {
+    VocabSum mass;
     row.for_each_kept(
-        [&](int64_t id, float, float p) { mass.add(residual_weight(p, q.prob(id), scale)); });
+        [&](int64_t id, float, float p) { mass.add(id, residual_weight(p, q.prob(id), scale)); });
     return mass.value();
   }
-  OrderedSum listed;
+  OrderedSum listed, mass;
   for (int64_t j = 0; j < q.count; ++j) {
     const float p = row.prob(q.ids[j]);
     listed.add(p);

@@ -16,6 +16,18 @@
 namespace dflash {
 namespace {
 
+float sum_of_ids(const float* terms, int64_t count) {
+  VocabSum sum;
+  for (int64_t id = 0; id < count; ++id) sum.add(id, terms[id]);
+  return sum.value();
+}
+
+float sum_of_list(const float* terms, int64_t count) {
+  OrderedSum sum;
+  for (int64_t j = 0; j < count; ++j) sum.add(terms[j]);
+  return sum.value();
+}
+
 // A row and its children. Rejected children of laws q1, q2, .. have taken Q = q1 + D1 q2 + D2 q3 ..
 // of scale * p, where w = max(scale * p - Q, 0), M is its sum, and D = M + 1 - scale after each of
 // them (1 before): w / M is what is left of the law, and w / D what the next child is tested
@@ -60,10 +72,9 @@ struct Node {
     if (has_replacement) return;
     const int64_t at = is_dense ? id : std::find(q.ids, q.ids + count, id) - q.ids;
     if (at < count) drawn[at] = 0.0f;
-    OrderedSum rest;
-    for (int64_t j = 0; j < count; ++j) rest.add(drawn[j]);
-    if (rest.value() > 0.0f) {
-      for (int64_t j = 0; j < count; ++j) drawn[j] /= rest.value();
+    const float rest = is_dense ? sum_of_ids(drawn, count) : sum_of_list(drawn, count);
+    if (rest > 0.0f) {
+      for (int64_t j = 0; j < count; ++j) drawn[j] /= rest;
     } else {
       q = DraftLaw{};
     }
@@ -226,11 +237,11 @@ class Tree : RejectionRequest {
     end_at(Node{.idx = best, .target = load_target<TargetRow>(best)});
   }
   float typical_threshold(const TargetRow& row) const {
-    OrderedSum entropy;
+    VocabSum entropy;
     if (row.only_id < 0) {
       const float log_norm = row.target.log_norm();
-      row.for_each_kept([&](int64_t, float z, float p) {
-        entropy.add(p * (log_norm - z * row.target.inv_temperature));
+      row.for_each_kept([&](int64_t id, float z, float p) {
+        entropy.add(id, p * (log_norm - z * row.target.inv_temperature));
       });
     }
     return std::min(tree_.typical_eps, tree_.typical_delta * exp_f32(-entropy.value()));

@@ -20,6 +20,10 @@ struct RejectionPlan {
   int64_t listed;
   int64_t nodes;
   int64_t tasks;
+  int64_t num_tokens;        // that have lists of draft ids, and of these as many as there are
+  int64_t num_draft_ids;
+  int64_t first_draft_id;
+  int64_t next_draft_id;
   int64_t workspace_bytes;
 };
 
@@ -31,7 +35,13 @@ constexpr RejectionPlan plan_rejection(const RejectionParams& p) {
   plan.listed = plan.rows + o.num_rows * kTargetRowBytes;
   plan.nodes = plan.listed + o.num_rows * plan.list_width * kListedBytes;
   plan.tasks = plan.nodes + o.num_rows * kTreeNodeBytes;
-  plan.workspace_bytes = plan.tasks + p.sampling.num_requests * kDrawTaskBytes;
+  if (p.draft_to_target && !p.q_ids) {
+    plan.num_tokens = o.vocab_size;
+    plan.num_draft_ids = p.draft_vocab_size;
+  }
+  plan.first_draft_id = plan.tasks + p.sampling.num_requests * kDrawTaskBytes;
+  plan.next_draft_id = plan.first_draft_id + 4 * plan.num_tokens;
+  plan.workspace_bytes = plan.next_draft_id + 4 * plan.num_draft_ids;
   return plan;
 }
 

@@ -1,6 +1,7 @@
 // What the kernels of rejection verification tell each other.
 //
 //   sample_scan   [Tv, tiles]  the log-sum-exp and the best candidates of each tile of a row
+//   link_drafts   [Vd]         which draft ids stand for a token, if the drafter has ids of its own
 //   target_rows   [Tv]         the target's law of each row; the law that its drafts came from
 //   walk          [B]          which drafts are accepted; what the last token is drawn from
 //   draw_scan     [B, tiles]   the best candidate of each tile for the last token
@@ -75,6 +76,8 @@ struct RejectionLaunch {
   TreeNode* nodes;     // [Tv]
   DrawTask* tasks;     // [B]
   int64_t list_width;  // K of a sparse q, at least 1
+  int32_t* first_draft_id;  // [vocab_size]?  which stands for the token; with a dense q alone
+  int32_t* next_draft_id;   // [Vd]?          which stands for the same; -1: none
 
   __device__ const SampleLogitsParams& logits() const { return scan.p; }
   __host__ __device__ bool draws_every_row() const { return p.rule == TreeRule::kTargetOnly; }
@@ -98,8 +101,22 @@ __device__ inline float target_prob(const RejectionLaunch& c, const TargetRow& r
   return row.target.prob(logit_of(c, row, id), id);
 }
 
+// The probability of a token in a dense q. Of draft ids that stand for it, and form a list in no
+// order, the lowest comes first.
 __device__ inline float dense_q(const RejectionLaunch& c, int64_t row, float total, int64_t id) {
-  return c.p.q.at<float>(row)[id * c.p.q.strides[1]] / total;
+  const float* q = c.p.q.at<float>(row);
+  const int64_t stride = c.p.q.strides[1];
+  if (!c.p.draft_to_target) return q[id * stride] / total;
+  float sum = 0.0f;
+  for (int32_t last = -1;;) {
+    int32_t next = INT32_MAX;
+    for (int32_t j = c.first_draft_id[id]; j >= 0; j = c.next_draft_id[j]) {
+      if (j > last && j < next) next = j;
+    }
+    if (next == INT32_MAX) return sum / total;
+    sum += q[next * stride];
+    last = next;
+  }
 }
 
 // The law q of a row's drafts after some were rejected: what is left of it, and what the rejected

@@ -58,12 +58,12 @@ __device__ bool read_dense(const RejectionLaunch& c, int64_t i, SharedStorage& s
                            float& total) {
   const float* q = c.p.q.at<float>(i);
   bool is_bad = false;
-  const IdRange ids{0, c.p.options.vocab_size};
+  const IdRange ids{0, c.p.draft_vocab_size};
   total = sum_over_ids<kFinishBlock>(shared.nodes, ids, [&](int64_t first_id) {
     float sum = 0.0f;
     for (int64_t id = first_id; id < first_id + kLseBlock && id < ids.last; ++id) {
       const float value = q[id * c.p.q.strides[1]];
-      is_bad = is_bad || !(value >= 0.0f);
+      is_bad = is_bad || !(value >= 0.0f) || (value > 0.0f && target_id(c.p, id) < 0);
       sum += value;
     }
     return sum;
@@ -78,10 +78,10 @@ __device__ bool read_sparse(const RejectionLaunch& c, int64_t i, SharedStorage& 
   const int j = static_cast<int>(threadIdx.x), width = static_cast<int>(c.p.q_ids.num_cols);
   bool is_bad = false;
   if (j < width) {
-    const int64_t id = c.p.q_ids(i, j);
+    const int64_t draft_id = c.p.q_ids(i, j), id = target_id(c.p, draft_id);
     const float value = c.p.q.at<float>(i)[j * c.p.q.strides[1]];
-    const bool is_absent = id == -1;
-    is_bad = !is_absent && (!(value >= 0.0f) || id < 0 || id >= c.p.options.vocab_size);
+    const bool is_absent = draft_id == -1;
+    is_bad = !is_absent && (!(value >= 0.0f) || id < 0);
     shared.ids[j] = id;
     shared.q[j] = is_absent ? 0.0f : value;
   }
