@@ -50,8 +50,8 @@ static __device__ float warp_rms_scale(const T* x, int64_t num_elements, float e
   return scale_of(sum_chains(sums), num_elements, eps);
 }
 
-// The same from the sums of the chains, by a whole CTA of kRmsChains threads that hold one each; once
-// in a kernel.
+// The same from the sums of the chains, by a whole CTA of kRmsChains threads that hold one each;
+// once in a kernel.
 static __device__ float cta_rms_scale(float sum_of_own_chain, int64_t num_elements, float eps) {
   __shared__ float chains[kRmsChains];
   chains[threadIdx.x] = sum_of_own_chain;

@@ -104,7 +104,7 @@ struct VerifyGemmParams {
   Activation act;
   ArrayOut<2> out;  // [M, num_outputs]
   int64_t num_rows;
-  int64_t num_outputs;       // N, or N / 2 for kSiluMul
+  int64_t num_outputs;                 // N, or N / 2 for kSiluMul
   const int64_t* row_count = nullptr;  // [1]?  CUDA: of the rows, how many there are
 };
 
@@ -120,6 +120,5 @@ struct SumShardsParams {
   ArrayOut<2> sum;     // [M, N]
   ArrayOut<2> normed;  // [M, N], or [0, N] without a norm
 };
-
 
 }  // namespace dflash

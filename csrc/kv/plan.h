@@ -47,8 +47,8 @@ constexpr int64_t release_pages_bytes(int64_t num_requests, int64_t max_pages) {
   return 8 * num_requests * (max_pages + 1);
 }
 
-// CUDA, context_kv: threads of a CTA that packs a row; and the workspace, offsets in bytes. The number
-// of stored rows comes first.
+// CUDA, context_kv: threads of a CTA that packs a row; and the workspace, offsets in bytes. The
+// number of stored rows comes first.
 inline constexpr int kPackContextBlock = 256;
 
 struct ContextKvPlan {

@@ -51,8 +51,8 @@ static constexpr float prefix_accept_prob(float scale, float mass) {
 }
 
 // A sum of terms that belong to ids, in the same order: blocks of 64 ids, each in ascending order,
-// merged by the same tree. A node whose maximum is 0 is a plain sum, as exp(0) is 1; and a term that
-// is left out changes as little as one that is 0.
+// merged by the same tree. A node whose maximum is 0 is a plain sum, as exp(0) is 1; and a term
+// that is left out changes as little as one that is 0.
 static constexpr LseNode sum_node(float sum) { return {0.0f, sum}; }
 
 class VocabSum {

@@ -1,5 +1,5 @@
 // verify_chain, torch side: checks and outputs, the same for every backend. A backend is a function
-// void run(const VerifyChainParams&, int32_t device_idx).
+// void run(const VerifyChainParams&, const Tensor& tokens).
 #pragma once
 
 #include "verify/record_args.h"
@@ -43,7 +43,7 @@ void verify_chain_out(
                        {emitted, num_accepted, num_emitted, accepted_rows, logprobs, accept_probs,
                         coins, counters, weights},
                        p);
-  kRun(p, tokens.get_device_index());
+  kRun(p, tokens);
 }
 
 template <auto kRun>

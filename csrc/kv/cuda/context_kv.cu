@@ -1,5 +1,5 @@
-// context_kv: the rows that are stored, packed together, through the kernels of verify_gemm, rmsnorm
-// and rope_append_kv, with their bits.
+// context_kv: the rows that are stored, packed together, through the kernels of verify_gemm,
+// rmsnorm and rope_append_kv, with their bits.
 //
 //   pack_context   grid num_rows; block 256   a CTA per row: counts the stored rows before its own,
 //                                             and copies it to that place

@@ -13,8 +13,8 @@ static void run_cuda(const ContextKvParams& p, const Tensor& features) {
     widest = std::max(widest, p.layers[idx].weight.num_rows);
   }
   const int64_t element_bytes = p.features.dtype == DType::kF32 ? 4 : 2;
-  const ContextKvPlan plan = plan_context_kv(p.num_rows, p.num_groups, p.fc.depth, p.fc.num_rows,
-                                             widest, element_bytes);
+  const ContextKvPlan plan =
+      plan_context_kv(p.num_rows, p.num_groups, p.fc.depth, p.fc.num_rows, widest, element_bytes);
   const Tensor workspace = new_tensor(features, {plan.workspace_bytes}, ScalarType::Byte);
   const CudaScope scope(features.get_device_index());
   STD_CUDA_CHECK(launch_context_kv(p, plan, workspace.mutable_data_ptr(), scope.stream));

@@ -1,9 +1,9 @@
 // What the filter keeps of a row's candidates, in order, and the log-sum-exp of its tiles. By a CTA
 // of kFinishBlock threads.
 //
-// The 64 best of all tiles tell most rows. Where they do not, the CTA passes over the row: in a pass
-// each warp finds the 64 best of its share below those already seen. All keys down to the highest of
-// the warps' last ones are then known, about half of 512, and are taken in order.
+// The 64 best of all tiles tell most rows. Where they do not, the CTA passes over the row: in a
+// pass each warp finds the 64 best of its share below those already seen. All keys down to the
+// highest of the warps' last ones are then known, about half of 512, and are taken in order.
 #pragma once
 
 #include "device/top_keys.cuh"
@@ -81,7 +81,8 @@ static __device__ void sort_keys(uint64_t* keys) {
   for (int size = 2; size <= KeptStorage::kListKeys; size *= 2) {
     for (int stride = size / 2; stride > 0; stride /= 2) {
       __syncthreads();
-      for (int pair = static_cast<int>(threadIdx.x); pair < KeptStorage::kListKeys / 2; pair += kFinishBlock) {
+      for (int pair = static_cast<int>(threadIdx.x); pair < KeptStorage::kListKeys / 2;
+           pair += kFinishBlock) {
         const int low = pair / stride * 2 * stride + pair % stride, high = low + stride;
         const uint64_t a = keys[low], b = keys[high];
         const bool is_descending = (low & size) == 0;
@@ -102,8 +103,8 @@ static __device__ int next_keys(const RowContext& row, uint64_t below, float lar
   __syncthreads();  // the terms of the pass before have been read
   const KeptStorage::Column column{&shared.columns[0][threadIdx.x]};
   WarpTopKeys top(shared.pending[warp_index()]);
-  for (int64_t base = row.ids.first / KeptStorage::kIdsPerPass * KeptStorage::kIdsPerPass; base < row.ids.last;
-       base += KeptStorage::kIdsPerPass) {
+  for (int64_t base = row.ids.first / KeptStorage::kIdsPerPass * KeptStorage::kIdsPerPass;
+       base < row.ids.last; base += KeptStorage::kIdsPerPass) {
     const int64_t first_id = base + int64_t{KeptStorage::kIdsPerThread} * threadIdx.x;
     column.read(row.c.p, row.task.source, row.ids, first_id);
     _Pragma("unroll 1") for (int k = 0; k < KeptStorage::kIdsPerThread; ++k) {

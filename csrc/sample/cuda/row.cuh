@@ -140,8 +140,8 @@ static __device__ LseNode merge_lse_of_warp(LseNode node) {
   return node;
 }
 
-// The same tree over nodes that come in ascending number, gaps allowed, to all lanes alike: a counter
-// whose digit l, in lane l, is a node of 2^l leaves that has no right sibling yet.
+// The same tree over nodes that come in ascending number, gaps allowed, to all lanes alike: a
+// counter whose digit l, in lane l, is a node of 2^l leaves that has no right sibling yet.
 class LseCarry {
  public:
   __device__ void add(int64_t number, LseNode node) {
@@ -173,8 +173,9 @@ static __device__ bool needs_tempered(const RowLaw& law) {
   return law.is_filtered() && law.filter.needs_lse() && law.inv_temperature != 1.0f;
 }
 
-// The draw among a thread's ids, those that are -inf apart. By a warp: the noise of an id is bounded
-// from its word, and all lanes look closer only where one may beat the best that the warp has seen.
+// The draw among a thread's ids, those that are -inf apart. By a warp: the noise of an id is
+// bounded from its word, and all lanes look closer only where one may beat the best that the warp
+// has seen.
 template <int kIds, int kThreads>
 static __device__ Best sampled_best(const NoiseKey& noise, float inv_temperature,
                                     const IdColumn<kIds, kThreads>& column, float largest,

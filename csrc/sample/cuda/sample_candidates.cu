@@ -7,62 +7,13 @@
 //
 // Reference: python/dflash_ops/reference/sample.py
 
-#include <cfloat>
-
+#include "sample/cuda/candidates.cuh"
 #include "sample/cuda/launch.h"
 #include "sample/cuda/plan.h"
-#include "sample/cuda/row.cuh"
 #include "sample/plan.h"
 
 namespace dflash {
 namespace {
-
-struct Candidates {
-  int64_t count;
-  bool is_complete;   // the row has no other finite logit
-  int64_t lowest_id;  // of a row without a finite logit; else -1
-  int32_t status;
-};
-
-enum End : int { kGoesOn, kAbsent, kBadId, kNotFinite, kOutOfOrder };
-
-__device__ float value_of(const SampleCandidatesParams& p, int64_t row, int64_t j) {
-  return p.values.at<float>(row)[j * p.values.strides[1]];
-}
-
-__device__ uint64_t key_of(const SampleCandidatesParams& p, int64_t row, int64_t j) {
-  const float value = value_of(p, row, j);
-  return candidate_key((value > FLT_MAX ? FLT_MAX : value) + 0.0f, p.cand_ids(row, j));
-}
-
-__device__ End end_at(const SampleCandidatesParams& p, int64_t row, int64_t j) {
-  const int64_t id = p.cand_ids(row, j);
-  if (id == -1) return kAbsent;
-  if (id < 0 || id >= p.vocab_size) return kBadId;
-  if (!(value_of(p, row, j) > kMinusInf)) return kNotFinite;
-  return j > 0 && key_of(p, row, j) >= key_of(p, row, j - 1) ? kOutOfOrder : kGoesOn;
-}
-
-// A list ends at the first absent id. One that is not in order is not believed from there on.
-__device__ Candidates read_candidates(const SampleCandidatesParams& p, int64_t row,
-                                      uint64_t* keys) {
-  Candidates list{p.num_candidates, false, -1, 0};
-  for (int64_t base = 0; base < p.num_candidates; base += kWarpSize) {
-    const int64_t j = base + lane_index();
-    const End end = j < p.num_candidates ? end_at(p, row, j) : kGoesOn;
-    const int lane = first_lane(end != kGoesOn);
-    if (lane_index() < lane && j < p.num_candidates) keys[j] = key_of(p, row, j);
-    if (lane == kWarpSize) continue;
-    const int why = __shfl_sync(kFullMask, static_cast<int>(end), lane);
-    list.count = base + lane;
-    list.is_complete = why == kAbsent || why == kNotFinite;
-    if (why == kNotFinite && list.count == 0) list.lowest_id = p.cand_ids(row, 0);
-    if (why == kBadId) list.status = kOutOfRange;
-    break;
-  }
-  __syncwarp();
-  return list;
-}
 
 // How many candidates the row's token is drawn from; -1: they do not tell.
 __device__ int64_t num_kept(const RowLaw& law, const Candidates& list, const uint64_t* keys,
@@ -91,7 +42,7 @@ __global__ void __launch_bounds__(kCandidatesBlock)
   float logprob = 0.0f;
   bool is_covered = false;
   if (!law.is_padded) {
-    const Candidates list = read_candidates(p, i, keys);
+    const Candidates list = read_candidates({p.values, p.cand_ids, i, p.vocab_size}, keys);
     status |= list.status;
     const float lse = *p.lse.at<float>(i);
     const int64_t kept = list.count > 0 ? num_kept(law, list, keys, terms, lse) : -1;

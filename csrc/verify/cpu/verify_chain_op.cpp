@@ -8,7 +8,7 @@
 
 namespace dflash {
 
-static void run_cpu(const VerifyChainParams& p, int32_t) {
+static void run_cpu(const VerifyChainParams& p, const Tensor&) {
   if (p.is_probe) clear_probe(p);
   torch::stable::parallel_for(0, p.sampling.num_requests, sample_grain(p.options.num_columns),
                               [&](int64_t begin, int64_t end) { verify_chain_cpu(p, begin, end); });

@@ -34,8 +34,8 @@ __device__ DrawTask draw_task(const RejectionLaunch& c, int64_t i) {
   return task;
 }
 
-// Leaves of the column what the scan draws from: the target's ids without those that q lists; with a
-// dense q, log w of each id. Returns whether there may be any.
+// Leaves of the column what the scan draws from: the target's ids without those that q lists; with
+// a dense q, log w of each id. Returns whether there may be any.
 __device__ bool shape_column(const RejectionLaunch& c, const DrawTask& task, const TargetRow& row,
                              const Column& column, int64_t first_id) {
   const bool is_weighted = task.q == QKind::kDense;
@@ -97,9 +97,26 @@ __device__ Best draw_from_target(const RejectionLaunch& c, const DrawTask& task,
   return best_of_warp(best);
 }
 
+// The best of what a record has besides what q lists, by a warp.
+__device__ Best best_of_record(const RejectionLaunch& c, const DrawTask& task,
+                               const TargetRow& row) {
+  const Recorded* recorded = recorded_of(c, task.row);
+  const Listed* listed = c.listed + task.row * c.list_width;
+  const int num_listed = task.q == QKind::kListed ? row.num_listed : 0;
+  Best best = row.rest;
+  for (int j = lane_index(); j < row.num_recorded; j += kWarpSize) {
+    const auto [id, z] = recorded[j];
+    bool is_asked = row.target.keeps(z, id);
+    for (int k = 0; k < num_listed; ++k) is_asked = is_asked && listed[k].id != id;
+    if (!is_asked) continue;
+    best.offer(fmaf(z, row.target.inv_temperature, gumbel_at(task.noise, id)), z, id);
+  }
+  return best_of_warp(best);
+}
+
 // The draw from w, or from p if w is nothing. rest: the best of the ids that q does not list.
-__device__ Best draw_with_list(const RejectionLaunch& c, const DrawTask& task,
-                               const TargetRow& row, const Best& rest) {
+__device__ Best draw_with_list(const RejectionLaunch& c, const DrawTask& task, const TargetRow& row,
+                               const Best& rest) {
   const TargetLaw& target = row.target;
   const Listed* listed = c.listed + task.row * c.list_width;
   const int num_listed = task.q == QKind::kListed ? row.num_listed : 0;
@@ -120,6 +137,14 @@ __device__ Best draw_with_list(const RejectionLaunch& c, const DrawTask& task,
   return best.id >= 0 ? best : best_of_warp(of_target);
 }
 
+__device__ Best best_of_tiles(const RejectionLaunch& c, const DrawTask& task) {
+  Best best;
+  for (int64_t tile = lane_index(); tile < c.scan.num_tiles; tile += kWarpSize) {
+    best.offer(static_cast<Best>(c.scan.tiles[task.row * c.scan.num_tiles + tile].best));
+  }
+  return best_of_warp(best);
+}
+
 __global__ void __launch_bounds__(kDrawBlock)
     draw_finish_kernel(const __grid_constant__ RejectionLaunch c,
                        const __grid_constant__ int64_t num_tasks) {
@@ -131,18 +156,16 @@ __global__ void __launch_bounds__(kDrawBlock)
   int64_t id = row.only_id;
   float logprob = kMinusInf;
   if (id < 0) {
-    Best best;
-    for (int64_t tile = lane_index(); tile < c.scan.num_tiles; tile += kWarpSize) {
-      best.offer(static_cast<Best>(c.scan.tiles[task.row * c.scan.num_tiles + tile].best));
-    }
-    best = best_of_warp(best);
+    Best best = c.recorded != nullptr ? best_of_record(c, task, row) : best_of_tiles(c, task);
     if (task.q != QKind::kDense) {
       best = draw_with_list(c, task, row, best);
     } else if (best.id < 0) {
       best = draw_from_target(c, task, row);
+    } else {
+      best.value = logit_of(c, row, best.id);  // was log w
     }
     id = best.id;
-    if (id >= 0) logprob = logit_of(c, row, id) - row.lse;
+    if (id >= 0 && best.value > kMinusInf) logprob = best.value - row.lse;
   }
   if (lane_index() != 0) return;
   if (c.draws_every_row()) {
@@ -157,11 +180,12 @@ __global__ void __launch_bounds__(kDrawBlock)
 }  // namespace
 
 cudaError_t launch_draw(const RejectionLaunch& c, cudaStream_t stream) {
-  const int64_t num_tasks =
-      c.draws_every_row() ? c.p.options.num_rows : c.p.sampling.num_requests;
-  const dim3 grid(static_cast<uint32_t>(num_tasks), static_cast<uint32_t>(c.scan.num_tiles));
-  draw_scan_kernel<<<grid, kScanBlock, 0, stream>>>(c);
-  if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
+  const int64_t num_tasks = c.draws_every_row() ? c.p.options.num_rows : c.p.sampling.num_requests;
+  if (c.recorded == nullptr) {
+    const dim3 grid(static_cast<uint32_t>(num_tasks), static_cast<uint32_t>(c.scan.num_tiles));
+    draw_scan_kernel<<<grid, kScanBlock, 0, stream>>>(c);
+    if (const cudaError_t error = cudaGetLastError(); error != cudaSuccess) return error;
+  }
   constexpr int kTasksPerCta = kDrawBlock / kWarpSize;
   const int64_t num_ctas = (num_tasks + kTasksPerCta - 1) / kTasksPerCta;
   draw_finish_kernel<<<num_ctas, kDrawBlock, 0, stream>>>(c, num_tasks);

@@ -2,11 +2,12 @@
 #pragma once
 
 #include "sample/cuda/row.cuh"
+#include "verify/rejection.h"
 
 namespace dflash {
 
-// sum_of(first_id): of the terms of ids first_id .. first_id + 63, in ascending order. Of those only
-// first .. last - 1 are asked for: it is not called where none is. Every thread gets the sum.
+// sum_of(first_id): of the terms of ids first_id .. first_id + 63, in ascending order. Of those
+// only first .. last - 1 are asked for: it is not called where none is. Every thread gets the sum.
 template <int kBlock, class F>
 static __device__ float sum_over_ids(LseNode (&nodes)[kBlock / kWarpSize], const IdRange& ids,
                                      F sum_of) {

@@ -19,6 +19,7 @@ namespace dflash {
 
 // A row's own part: whether the walk may enter it, and the two laws that meet there.
 struct TargetRow {
+  int64_t row;  // of Tv
   RowSource source;
   TargetLaw target;
   int64_t only_id;  // of a row without a finite logit: all of the law; else -1
@@ -26,8 +27,18 @@ struct TargetRow {
   float q_total;    // of a dense q
   int32_t status;   // of the row itself
   int32_t num_listed;
+  StoredBest rest;       // of a record: the best of the ids that it does not list; id -1: none
+  int32_t num_recorded;  // ids that it lists
+  int32_t missing;       // status bits of what testing the draft asks and the record does not tell
+  bool can_draw;         // else a path ends before the row
   bool can_enter;
   bool has_good_q;
+};
+
+// An id of a record, with its logit.
+struct Recorded {
+  int64_t id;
+  float value;
 };
 
 // A candidate of a sparse q, without duplicates.
@@ -69,13 +80,15 @@ struct DrawTask {
 
 struct RejectionLaunch {
   VerifyTreeParams p;
-  bool is_chain;  // each row's child is the next; a deterministic draft has the law that is one there
+  bool is_chain;  // each row's child is the next; a deterministic draft has the law that is one
+                  // there
   SampleLaunch scan;
-  TargetRow* rows;     // [Tv]
-  Listed* listed;      // [Tv, list_width]
-  TreeNode* nodes;     // [Tv]
-  DrawTask* tasks;     // [B]
-  int64_t list_width;  // K of a sparse q, at least 1
+  TargetRow* rows;          // [Tv]
+  Listed* listed;           // [Tv, list_width]
+  Recorded* recorded;       // [Tv, 64]?  instead of logits
+  TreeNode* nodes;          // [Tv]
+  DrawTask* tasks;          // [B]
+  int64_t list_width;       // K of a sparse q, at least 1
   int32_t* first_draft_id;  // [vocab_size]?  which stands for the token; with a dense q alone
   int32_t* next_draft_id;   // [Vd]?          which stands for the same; -1: none
 
@@ -83,6 +96,7 @@ struct RejectionLaunch {
   __host__ __device__ bool draws_every_row() const { return p.rule == TreeRule::kTargetOnly; }
 };
 static_assert(sizeof(TargetRow) == kTargetRowBytes && sizeof(Listed) == kListedBytes);
+static_assert(sizeof(Recorded) == kRecordedBytes);
 static_assert(sizeof(TreeNode) == kTreeNodeBytes && sizeof(DrawTask) == kDrawTaskBytes);
 
 // local: the row after which a token is drawn.
@@ -92,7 +106,18 @@ __device__ inline NoiseKey request_noise(const SamplingOptions& o, Stream stream
   return cycle_noise(stream, seed, o.positions[first + local] + 1, o.positions[first], local);
 }
 
+__device__ inline const Recorded* recorded_of(const RejectionLaunch& c, int64_t row) {
+  return c.recorded + row * kMaxSparseQ;
+}
+
 __device__ inline float logit_of(const RejectionLaunch& c, const TargetRow& row, int64_t id) {
+  if (c.recorded != nullptr) {
+    const Recorded* recorded = recorded_of(c, row.row);
+    for (int j = 0; j < row.num_recorded; ++j) {
+      if (recorded[j].id == id) return recorded[j].value;
+    }
+    return kMinusInf;
+  }
   return logit_at(c.logits(), row.source, id_range(c.p.options), id);
 }
 

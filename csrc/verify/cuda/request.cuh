@@ -48,7 +48,7 @@ struct Tested {
 class Request {
  public:
   __device__ Request(const RejectionLaunch& launch, WalkStorage& storage, int64_t request)
-      : c(launch), p(launch.p), shared(storage), b(request) {
+      : c(launch), p(launch.p), shared(storage), b(request), max_path(launch.p.max_path) {
     const SamplingOptions& o = p.sampling;
     const RowRange rows = row_range(o.cu_verify, b, p.options.num_rows);
     first = rows.first;
@@ -83,13 +83,14 @@ class Request {
   // A node whose children are tested against their law.
   __device__ Node enter(int64_t i, float scale) {
     Node node{target(i), i, scale, scale};
+    if (!node.row.can_draw && i <= max_path) max_path = i - 1;
     node.first_child = first_child(i);
     if (node.first_child < 0) return node;
-    node.has_law = node.row.has_good_q && (is_sampled_ || c.is_chain);
-    if (!node.has_law) {
-      bits |= kBadQ;
-      return node;
-    }
+    const bool is_good = node.row.has_good_q && (is_sampled_ || c.is_chain);
+    const int32_t missing = is_good ? node.row.missing : kBadQ;
+    bits |= missing;
+    node.has_law = missing == 0;
+    if (!node.has_law) return node;
     node.child = node.end_child = node.first_child;
     settle(node);
     return node;
@@ -153,12 +154,18 @@ class Request {
     return node;
   }
 
-  // Calls f(id, z) for the ids of a row that are in the target's law, each by one thread.
+  // Calls f(id, p) for the ids of a row that are in the target's law, each by one thread; of a
+  // record for those that it lists, and for all others as one.
   template <class F>
   __device__ void for_each_kept(const TargetRow& row, F f) const {
+    if (c.recorded != nullptr) {
+      if (threadIdx.x == 0) for_each_recorded(row, f);
+      return;
+    }
     const IdRange ids = id_range(p.options);
     for (int64_t tile = ids.first / kTileIds; tile * kTileIds < ids.last; ++tile) {
-      for_each_kept_of_block(row, tile * kTileIds + int64_t{kLseBlock} * threadIdx.x, f);
+      for_each_kept_of_block(row, tile * kTileIds + int64_t{kLseBlock} * threadIdx.x,
+                             [&](int64_t id, float z) { f(id, row.target.prob(z, id)); });
     }
   }
   // The sum of f(id, z) over them.
@@ -186,8 +193,8 @@ class Request {
             .noise = noise(kResidualStream, node.i),
             .scale = node.scale,
             .q = !node.has_law ? QKind::kNone
-                 : is_dense() ? QKind::kDense
-                              : QKind::kListed};
+                 : is_dense()  ? QKind::kDense
+                               : QKind::kListed};
   }
   // In the place of q: what the draw needs of it.
   __device__ void keep_taken(const Node& node) const {
@@ -202,6 +209,7 @@ class Request {
   const int64_t b;
   int64_t first;
   int64_t num_rows;
+  int64_t max_path;
   int32_t bits = 0;  // of this thread
 
  private:
@@ -283,8 +291,7 @@ class Request {
     if (j < node.row.num_listed) {
       const Listed listed = c.listed[(first + node.i) * c.list_width + j];
       shared.listed[j] = listed;
-      shared.taken[j] =
-          taken_at(c, first, node.first_child, node.end_child, listed.id, listed.q);
+      shared.taken[j] = taken_at(c, first, node.first_child, node.end_child, listed.id, listed.q);
     }
     __syncthreads();
   }
@@ -322,6 +329,20 @@ class Request {
     OrderedSum sum;
     for (int j = 0; j < node.row.num_listed; ++j) sum.add(shared.taken[j].drawn);
     return sum.value();
+  }
+
+  template <class F>
+  __device__ void for_each_recorded(const TargetRow& row, F f) const {
+    const Recorded* recorded = recorded_of(c, row.row);
+    OrderedSum listed;
+    for (int j = 0; j < row.num_recorded; ++j) {
+      const float prob = row.target.prob(recorded[j].value, recorded[j].id);
+      if (!row.target.keeps(recorded[j].value, recorded[j].id)) continue;
+      listed.add(prob);
+      f(recorded[j].id, prob);
+    }
+    const float others = 1.0f - listed.value();
+    if (row.rest.id >= 0) f(row.rest.id, others > 0.0f ? others : 0.0f);
   }
 
   template <class F>

@@ -39,11 +39,13 @@ cudaError_t launch_rejection(const VerifyTreeParams& p, bool is_chain, void* wor
   const RejectionPlan plan = plan_rejection(p);
   char* bytes = static_cast<char*>(workspace);
   const SampleLogitsParams logits{.logits = p.logits, .options = p.options, .sampling = p.sampling};
+  const bool has_logits = static_cast<bool>(p.logits);
   const RejectionLaunch c{p,
                           is_chain,
                           sample_launch(logits, true, workspace),
                           reinterpret_cast<TargetRow*>(bytes + plan.rows),
                           reinterpret_cast<Listed*>(bytes + plan.listed),
+                          has_logits ? nullptr : reinterpret_cast<Recorded*>(bytes + plan.recorded),
                           reinterpret_cast<TreeNode*>(bytes + plan.nodes),
                           reinterpret_cast<DrawTask*>(bytes + plan.tasks),
                           plan.list_width,
@@ -51,10 +53,11 @@ cudaError_t launch_rejection(const VerifyTreeParams& p, bool is_chain, void* wor
                           reinterpret_cast<int32_t*>(bytes + plan.next_draft_id)};
   const bool has_rows = p.options.num_rows > 0, has_requests = p.sampling.num_requests > 0;
   cudaError_t error = cudaSuccess;
-  const auto then = [&](bool is_asked, cudaError_t (*launch)(const RejectionLaunch&, cudaStream_t)) {
+  const auto then = [&](bool is_asked,
+                        cudaError_t (*launch)(const RejectionLaunch&, cudaStream_t)) {
     if (is_asked && error == cudaSuccess) error = launch(c, stream);
   };
-  if (has_rows) error = launch_sample_scan(c.scan, stream);
+  if (has_rows && has_logits) error = launch_sample_scan(c.scan, stream);
   then(plan.num_draft_ids > 0, launch_link_drafts);
   then(has_rows, launch_target_rows);
   then(has_rows && has_requests && c.draws_every_row(), launch_draw);
@@ -70,12 +73,8 @@ cudaError_t launch_verify_tree(const VerifyTreeParams& p, void* workspace, cudaS
 }
 
 cudaError_t launch_verify_chain(const VerifyChainParams& p, void* workspace, cudaStream_t stream) {
-  const VerifyTreeParams tree{p,
-                              {},
-                              p.is_block ? TreeRule::kTraversal : TreeRule::kRecursive,
-                              true,
-                              0.0f,
-                              0.0f};
+  const VerifyTreeParams tree{p,    {},   p.is_block ? TreeRule::kTraversal : TreeRule::kRecursive,
+                              true, 0.0f, 0.0f};
   return launch_rejection(tree, true, workspace, stream);
 }
 

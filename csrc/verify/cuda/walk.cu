@@ -161,8 +161,7 @@ class Walk : Request {
     if (row.only_id >= 0) return;
     for (bool is_residual = true;; is_residual = false) {
       bool has_weight = false;
-      for_each_kept(row, [&](int64_t id, float z) {
-        const float prob = row.target.prob(z, id);
+      for_each_kept(row, [&](int64_t id, float prob) {
         const float w = residual_weight(prob, taken(node, id).taken, node.scale);
         weights[id * stride] = is_residual ? w : prob;
         has_weight = has_weight || w >= FLT_MIN;
@@ -183,16 +182,16 @@ class Walk : Request {
   __device__ void write_path(int64_t length) const {
     for (int64_t i = end_, col = length - 1; col >= 0; i = parent(i), --col) {
       const int64_t row = first + i;
-      if (col <= p.max_path) {
+      if (col <= max_path) {
         p.accepted_rows.set(b, col, p.options.verify_rows ? p.options.verify_rows[row] : row);
       }
-      if (col > 0 && col - 1 <= p.max_path) write_token(col - 1, token(i), node_at(i).logprob);
+      if (col > 0 && col - 1 <= max_path) write_token(col - 1, token(i), node_at(i).logprob);
     }
   }
   __device__ void finish() {
     int64_t length = 0;
     for (int64_t i = num_rows > 0 ? end_ : -1; i >= 0; i = i > 0 ? parent(i) : -1) ++length;
-    const int64_t count = length < p.max_path + 1 ? length : p.max_path + 1;
+    const int64_t count = length < max_path + 1 ? length : max_path + 1;
     if (count < length) bits |= kBoundTooSmall;  // the next accepted draft is the last token
     for (int64_t col = count + threadIdx.x; col <= p.max_path; col += kWalkBlock) {
       write_token(col, -1, 0.0f);
@@ -205,7 +204,7 @@ class Walk : Request {
     p.num_accepted.set(b, count > 0 ? count - 1 : 0);
     p.num_emitted.set(b, count);
     p.status.add(b, shared.bits);
-    const int64_t last_col = length <= p.max_path + 1 ? length - 1 : -1;
+    const int64_t last_col = length <= max_path + 1 ? length - 1 : -1;
     if (!c.draws_every_row()) {
       if (length == 0) c.tasks[b] = {.row = -1};
       c.tasks[b].col = last_col;
@@ -217,7 +216,8 @@ class Walk : Request {
   int64_t end_ = 0;  // the last row of the path
 };
 
-__global__ void __launch_bounds__(kWalkBlock) walk_kernel(const __grid_constant__ RejectionLaunch c) {
+__global__ void __launch_bounds__(kWalkBlock)
+    walk_kernel(const __grid_constant__ RejectionLaunch c) {
   __shared__ WalkStorage shared;
   Walk(c, shared, blockIdx.x).run();
 }
