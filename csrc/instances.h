@@ -3,6 +3,7 @@
 #pragma once
 
 #include "gemm/cuda/plan.h"
+#include "lm_head/cuda/plan.h"
 
 namespace dflash {
 
@@ -50,6 +51,14 @@ inline constexpr KernelInstances kInstances[] = {
     {"rmsnorm_kernel", kFloatTypes},
     {"sum_shards_kernel", 1},
     {"verify_gemm_kernel", kFloatTypes * kNumGemmShapes},
+    {"head_rows_kernel", kFloatTypes},
+    {"head_scan_kernel", kFloatTypes * kNumHeadShapes},
+    {"head_topk_kernel", 1},
+    {"head_sample_kernel", 1},
+    {"head_draw_kernel", 1},
+    {"head_given_kernel", kFloatTypes},
+    {"head_gather_kernel", 1},
+    {"head_verify_kernel", 1},
 };
 
 constexpr int num_instances() {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "common/rms.h"
 #include "device/vector.cuh"
 #include "device/warp.cuh"
 
@@ -67,6 +68,19 @@ template <class T>
 static __device__ float cta_rms_scale(const T* x, int64_t num_elements, float eps) {
   const float sum = sum_of_chain(x, num_elements, static_cast<int>(threadIdx.x));
   return cta_rms_scale(sum, num_elements, eps);
+}
+
+// Elements i .. i + 7 of a normed row, rounded to its type.
+template <class T>
+static __device__ void load_normed(const T* x, const ArrayView<1>& weight, int64_t i,
+                                   int64_t num_elements, float scale, float (&values)[kVector]) {
+  const int64_t count = num_elements - i;
+  float weights[kVector];
+  load_vector(x + i, 1, count, values);
+  load_vector(weight.data, weight.dtype, i, count, weights);
+  for (int j = 0; j < kVector; ++j) {
+    values[j] = to_float(from_float<T>(rms_apply(values[j], scale, weights[j])));
+  }
 }
 
 }  // namespace dflash

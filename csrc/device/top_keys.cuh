@@ -63,7 +63,9 @@ class WarpTopKeys {
  public:
   static constexpr int kPending = WarpKeys::kCount + kWarpSize;
 
-  __device__ explicit WarpTopKeys(uint64_t* pending) : pending_(pending) {}
+  // best: those of a stream before this one, in descending order.
+  __device__ explicit WarpTopKeys(uint64_t* pending, const WarpKeys& best = {})
+      : pending_(pending), least_(best.least()), best_(best) {}
 
   // By all lanes, each with a key of its own or none.
   __device__ void offer(bool has_key, uint64_t key) {
@@ -78,7 +80,7 @@ class WarpTopKeys {
 
   // The best keys, in descending order.
   __device__ const WarpKeys& finish() {
-    flush();
+    if (num_pending_ > 0) flush();
     return best_;
   }
 
@@ -100,7 +102,7 @@ class WarpTopKeys {
 
   uint64_t* pending_;  // [kPending]
   int num_pending_ = 0;
-  uint64_t least_ = 0;  // of the best, once there are 64
+  uint64_t least_;  // of the best; 0 until there are 64
   WarpKeys best_;
 };
 

@@ -1,5 +1,5 @@
 // lm_head_gather, torch side: checks and outputs, the same for every backend. A backend is a
-// function void run(const LmHeadGatherParams&, int32_t device_idx).
+// function void run(const LmHeadGatherParams&, const Tensor& h): h is there for its device.
 #pragma once
 
 #include "lm_head/options.h"
@@ -55,7 +55,7 @@ void lm_head_gather_out(const Tensor& h, const Tensor& weight, const Tensor& ids
       checks.array_out<2>("tempered", tempered, {ScalarType::Float}, "[Tv, K]", {rows, count});
   p.ranks = checks.index_out("ranks", ranks, "[Tv, K]", {rows, count});
   p.lse = checks.array_out<1>("lse", lse, {ScalarType::Float}, "[Tv]", {rows});
-  kRun(p, h.get_device_index());
+  kRun(p, h);
 }
 
 template <auto kRun>

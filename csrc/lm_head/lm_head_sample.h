@@ -1,5 +1,5 @@
 // lm_head_sample, torch side: checks and outputs, the same for every backend. A backend is a
-// function void run(const LmHeadSampleParams&, int32_t device_idx).
+// function void run(const LmHeadSampleParams&, const Tensor& h): h is there for its device.
 #pragma once
 
 #include "lm_head/options.h"
@@ -44,7 +44,7 @@ void lm_head_sample_out(const Tensor& h, const Tensor& weight, const OptionalTen
   p.workspace = static_cast<float*>(memory.mutable_data_ptr());
   p.ids = checks.index_out("ids", ids, "[Tv]", {rows});
   p.logprobs = checks.array_out<1>("logprobs", logprobs, {ScalarType::Float}, "[Tv]", {rows});
-  kRun(p, h.get_device_index());
+  kRun(p, h);
 }
 
 template <auto kRun>

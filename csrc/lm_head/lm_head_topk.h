@@ -1,5 +1,5 @@
-// lm_head_topk, torch side: checks and outputs, the same for every backend. A backend is a function
-// void run(const LmHeadTopkParams&, int32_t device_idx).
+// lm_head_topk, torch side: checks and outputs, the same for every backend. A backend is a
+// function void run(const LmHeadTopkParams&, const Tensor& h): h is there for its device.
 #pragma once
 
 #include "lm_head/options.h"
@@ -36,7 +36,7 @@ void lm_head_topk_out(const Tensor& h, const Tensor& weight, const OptionalTenso
   p.values = checks.array_out<2>("values", values, {ScalarType::Float}, "[Tv, k]", {rows, k});
   p.ids = checks.index_out("ids", ids, "[Tv, k]", {rows, k});
   p.lse = checks.array_out<1>("lse", lse, {ScalarType::Float}, "[Tv]", {rows});
-  kRun(p, h.get_device_index());
+  kRun(p, h);
 }
 
 template <auto kRun>

@@ -1,5 +1,5 @@
 // lm_head_verify, torch side: checks and outputs, the same for every backend. A backend is a
-// function void run(const LmHeadVerifyParams&, int32_t device_idx).
+// function void run(const LmHeadVerifyParams&, const Tensor& h): h is there for its device.
 #pragma once
 
 #include "lm_head/options.h"
@@ -61,7 +61,7 @@ void lm_head_verify_out(
   checks.tensor("covered", covered, {ScalarType::Bool}, "[Tv]", {rows});
   p.covered = covered.mutable_data_ptr<bool>();
   p.covered_stride = covered.strides()[0];
-  kRun(p, h.get_device_index());
+  kRun(p, h);
 }
 
 template <auto kRun>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "gemm/params.h"
-#include "sample/params.h"
+#include "sample/ids.h"
 
 namespace dflash {
 
@@ -17,6 +17,12 @@ struct HeadParams {
   LogitOptions options;
   StatusView status;  // [Tv]?
 };
+
+// Some ids are elsewhere, so nobody here knows what a filter keeps.
+static constexpr bool is_shard(const LogitOptions& o) {
+  const IdRange ids = id_range(o);
+  return ids.first > 0 || ids.last < o.vocab_size;
+}
 
 // The temperature of row i alone: 1 without requests or temperatures.
 static constexpr RowLaw temperature_law(const SamplingOptions& o, int64_t i, int64_t num_rows) {

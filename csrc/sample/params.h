@@ -127,6 +127,11 @@ static constexpr RowLaw row_law(const SamplingOptions& o, int64_t i, int64_t num
   return law;
 }
 
+// The log-sum-exp at the row's own temperature is another sum, and the filter asks for it.
+static constexpr bool needs_tempered(const RowLaw& law) {
+  return law.is_filtered() && law.filter.needs_lse() && law.inv_temperature != 1.0f;
+}
+
 struct SampleLogitsParams {
   ArrayView<2> logits;  // [num_source_rows, num_columns]
   LogitOptions options;

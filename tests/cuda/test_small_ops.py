@@ -7,6 +7,10 @@ from dflash_ops import (
     accept_match,
     commit,
     compact_kv,
+    lm_head_gather,
+    lm_head_sample,
+    lm_head_topk,
+    lm_head_verify,
     merge_states,
     rmsnorm,
     sum_shards,
@@ -73,3 +77,18 @@ def test_one_launch_for_each_step_of_the_loop():
     emitted, one = torch.tensor([[5, -1]]), torch.tensor([1])
     finished = torch.zeros(1, dtype=torch.bool)
     assert counted(lambda: commit(*state, finished, emitted, one, cu))[2] == 1
+
+
+def test_launches_of_the_head():
+    """The rows, the pass, the results; lm_head_gather first looks its ids up. Two more for every
+    max_fallback_rows rows where a filter may keep many ids, whether it does or not."""
+    h, weight, ids = torch.randn(2, 8), torch.randn(40, 8), torch.tensor([[1], [2]])
+    law = {"positions": torch.arange(2), "cu_verify": torch.arange(3)}
+    law |= {"temperature": torch.ones(2), "seeds": torch.arange(2)}
+    filtered = law | {"top_p": torch.tensor([0.9, 0.5])}
+    assert counted(lambda: lm_head_topk(h, weight, k=1))[2] == 3
+    assert counted(lambda: lm_head_sample(h, weight, **law))[2] == 3
+    assert counted(lambda: lm_head_sample(h, weight, **filtered))[2] == 7
+    assert counted(lambda: lm_head_sample(h, weight, max_fallback_rows=2, **filtered))[2] == 5
+    assert counted(lambda: lm_head_gather(h, weight, ids))[2] == 4
+    assert counted(lambda: lm_head_verify(h, weight, ids, **law))[2] == 3

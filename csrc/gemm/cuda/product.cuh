@@ -64,13 +64,16 @@ struct Product {
   const int warp_n = warp % kShape.warps_n, warp_k = warp / kShape.warps_n;
   const uint32_t smem;  // this warp's first stage of the weight
   const uint32_t smem_x;
-  const T* weight_rows[kFrags][2];  // rows g and g + 8 of each block, at the lane's piece; or null
+  const T* weight_rows[kFrags][2];  // rows g and g + 8 of 16, at the lane's piece; or null
+  int places[kFrags][2];            // these rows' places in their blocks of a packed weight
   const T* x_rows;                  // row g of the first tile of 8 tokens
   const int64_t first_token;
   const bool x_is_aligned, weight_is_aligned;
 
-  // weight_row, token: where the CTA's part of the product begins.
-  __device__ Product(const ProductParams& params, char* shared, int64_t weight_row, int64_t token)
+  // place_of(i): where the CTA's i-th weight row stands among the blocks of 16 rows; what is not
+  // among them counts as zeros. token: the CTA's first.
+  template <class PlaceOf>
+  __device__ Product(const ProductParams& params, char* shared, PlaceOf place_of, int64_t token)
       : p(params),
         layout(params.weight),
         smem(shared_address(shared) + 16 * warp * kShape.weight_vecs()),
@@ -87,15 +90,17 @@ struct Product {
     const T* data = static_cast<const T*>(p.weight.data);
 #pragma unroll
     for (int f = 0; f < kFrags; ++f) {
-      const int64_t block = weight_row / kTileRows + warp_n * kFrags + f;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int64_t row = layout.row_at(block, g + 8 * half);
-        weight_rows[f][half] = row < 0
-                                   ? nullptr
-                                   : data + t * kPiece +
-                                         (p.weight.is_packed ? layout.offset(block, g + 8 * half, 0)
-                                                             : row * p.weight.row_stride);
+        const int64_t place = place_of((warp_n * kFrags + f) * kTileRows + g + 8 * half);
+        const int64_t block = place / kTileRows;
+        const int in_block = static_cast<int>(place & (kTileRows - 1));
+        const int64_t row = place < 0 ? -1 : layout.row_at(block, in_block);
+        places[f][half] = in_block;
+        weight_rows[f][half] = row < 0 ? nullptr
+                                       : data + t * kPiece +
+                                             (p.weight.is_packed ? layout.offset(block, in_block, 0)
+                                                                 : row * p.weight.row_stride);
       }
     }
   }
@@ -121,7 +126,7 @@ struct Product {
       for (int half = 0; half < 2; ++half) {
         const T* row = weight_rows[f][half];
         const int64_t narrower =
-            p.weight.is_packed ? (g + 8 * half) * (layout.pitch(0) - pitch) : 0;
+            p.weight.is_packed ? places[f][half] * (layout.pitch(0) - pitch) : 0;
         copy_piece(smem + slot + 16 * (64 * f + 32 * half), row + step - narrower,
                    row == nullptr ? 0 : p.weight.depth - k, weight_is_aligned, p.weight.data);
       }
@@ -141,7 +146,7 @@ struct Product {
       return load_shared_16(base + stage_bytes + 16 * (32 * fragment + fragment_slot(row, col)));
     };
     if constexpr (std::is_same_v<T, float>) {
-#pragma unroll
+#pragma unroll 1  // registers instead of spills
       for (int col = 0; col < 4; ++col) {
         uint4 w[kFrags][2];
 #pragma unroll

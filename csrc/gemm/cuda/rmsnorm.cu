@@ -7,7 +7,6 @@
 //
 // Reference: python/dflash_ops/reference/gemm.py
 
-#include "common/rms.h"
 #include "device/rms.cuh"
 #include "gemm/cuda/launch.h"
 
@@ -23,12 +22,8 @@ __global__ void __launch_bounds__(kRmsChains)
   const float scale = cta_rms_scale(x, p.depth, p.eps);
   for (int64_t i = int64_t{kVector} * threadIdx.x; i < p.depth; i += kVector * kRmsChains) {
     const int64_t count = p.depth - i;
-    float values[kVector], weights[kVector];
-    load_vector(x + i, 1, count, values);
-    load_vector(p.weight.data, p.weight.dtype, i, count, weights);
-    for (int j = 0; j < kVector; ++j) {
-      values[j] = to_float(from_float<T>(rms_apply(values[j], scale, weights[j])));
-    }
+    float values[kVector];
+    load_normed(x, p.weight, i, p.depth, scale, values);
     (void)with_dtype<float, BF16, F16>(p.out.dtype, [&]<class U>(std::type_identity<U>) {
       store_vector(p.out.at<U>(row) + i * p.out.strides[1], p.out.strides[1], count, values);
     });

@@ -62,7 +62,8 @@ __global__ void __launch_bounds__(kGemmShapes[kIndex].threads())
   const int64_t num_tokens = p.row_count == nullptr ? p.num_rows : *p.row_count;
   if (first_token >= num_tokens) return;
   const ProductParams product{p.x, p.weight, num_tokens};
-  Product<T, kShape>(product, shared, first_row, first_token).compute(shared);
+  const auto place_of = [=](int row) { return first_row + row; };
+  Product<T, kShape>(product, shared, place_of, first_token).compute(shared);
   finish<kShape>(p, shared, first_row, first_token, num_tokens);
 }
 

@@ -67,7 +67,7 @@ void write(const LmHeadGatherParams& p, int64_t row, int64_t k, float logprob, f
   p.ranks.set(row, k, rank);
 }
 
-void run_cpu(const LmHeadGatherParams& p, int32_t) {
+void run_cpu(const LmHeadGatherParams& p, const Tensor&) {
   const LogitOptions& o = p.head.options;
   const int64_t num_ids = p.ids.num_cols;
   const std::vector<RowSource> sources = row_sources(o);

@@ -40,7 +40,7 @@ struct Run {
   }
 };
 
-void run_cpu(const LmHeadSampleParams& p, int32_t) {
+void run_cpu(const LmHeadSampleParams& p, const Tensor&) {
   Run run{p, row_sources(p.head.options), {}};
   const int64_t num_rows = p.head.options.num_rows;
   std::vector<int64_t> rows;

@@ -49,7 +49,7 @@ void write(const LmHeadTopkParams& p, int64_t row, const uint64_t* keys, int64_t
   *p.lse.at<float>(row) = lse;
 }
 
-void run_cpu(const LmHeadTopkParams& p, int32_t) {
+void run_cpu(const LmHeadTopkParams& p, const Tensor&) {
   const LogitOptions& o = p.head.options;
   const std::vector<RowSource> sources = row_sources(o);
   std::vector<int64_t> rows;

@@ -67,11 +67,6 @@ void write_top(const LmHeadVerifyParams& p, int64_t row, int64_t j, float value,
   p.top_ids.set(row, j, id);
 }
 
-// On one shard of the vocabulary nobody knows what a filter keeps.
-bool is_shard(const LmHeadVerifyParams& p, const IdRange& ids) {
-  return ids.first > 0 || ids.last < p.head.options.vocab_size;
-}
-
 // Returns whether the record holds the row's law, or all that one shard can tell of it.
 bool write(const LmHeadVerifyParams& p, const Head& head, int64_t slot, const RowLaw& law,
            RowScan& scan, float lse, float tempered_lse) {
@@ -90,7 +85,7 @@ bool write(const LmHeadVerifyParams& p, const Head& head, int64_t slot, const Ro
     const int64_t count = scan.top.sort();
     const uint64_t* keys = scan.top.keys();
     for (int64_t j = 0; j < count; ++j) write_top(p, row, j, key_value(keys[j]), key_id(keys[j]));
-    if (is_shard(p, head.ids())) return true;
+    if (is_shard(p.head.options)) return true;
     is_covered =
         kept_of(law.filter, keys, count, count < kTopCount, law.inv_temperature, tempered_lse) >= 0;
     return is_covered;
@@ -100,7 +95,7 @@ bool write(const LmHeadVerifyParams& p, const Head& head, int64_t slot, const Ro
   return true;
 }
 
-void run_cpu(const LmHeadVerifyParams& p, int32_t) {
+void run_cpu(const LmHeadVerifyParams& p, const Tensor&) {
   const LogitOptions& o = p.head.options;
   const std::vector<RowSource> sources = row_sources(o);
   std::vector<RowLaw> laws;

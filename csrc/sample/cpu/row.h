@@ -25,11 +25,6 @@ void shape_span(const LogitOptions& o, const RowSource& source, const IdRange& i
 // no ids.
 int64_t lowest_allowed(const LogitOptions& o, const RowSource& source, const IdRange& ids);
 
-// The log-sum-exp at the row's own temperature is another sum, and the filter asks for it.
-inline bool needs_tempered(const RowLaw& law) {
-  return law.is_filtered() && law.filter.needs_lse() && law.inv_temperature != 1.0f;
-}
-
 void add_lse(const float* values, float inv_temperature, int64_t first_id, LseTree& tree);
 
 // What a row's token is chosen from; whoever merges several may do so in any order.

@@ -49,26 +49,25 @@ static __device__ LseNode merge_tiles(const SampleLaunch& c, F node_of_tile) {
   return carry.total();
 }
 
-// The 64 best of all tiles, into shared.keys.
-static __device__ void merge_keys(const RowContext& row) {
-  const uint64_t* lists = row.c.keys + row.i * row.c.num_tiles * WarpKeys::kCount;
+// The 64 best of lists of 64, into keys[kListKeys].
+static __device__ void merge_keys(const uint64_t* lists, int64_t num_lists, uint64_t* keys) {
   WarpKeys best;
-  for (int64_t tile = warp_index(); tile < row.c.num_tiles; tile += KeptStorage::kWarps) {
+  for (int64_t list = warp_index(); list < num_lists; list += KeptStorage::kWarps) {
     WarpKeys other;
-    other.load(lists + tile * WarpKeys::kCount, WarpKeys::kCount);
+    other.load(lists + list * WarpKeys::kCount, WarpKeys::kCount);
     best.merge(other);
   }
   for (int width = KeptStorage::kWarps / 2; width > 0; width /= 2) {
-    if (warp_index() < 2 * width) best.store(row.shared.keys + warp_index() * WarpKeys::kCount);
+    if (warp_index() < 2 * width) best.store(keys + warp_index() * WarpKeys::kCount);
     __syncthreads();
     if (warp_index() < width) {
       WarpKeys other;
-      other.load(row.shared.keys + (warp_index() + width) * WarpKeys::kCount, WarpKeys::kCount);
+      other.load(keys + (warp_index() + width) * WarpKeys::kCount, WarpKeys::kCount);
       best.merge(other);
     }
     __syncthreads();
   }
-  if (warp_index() == 0) best.store(row.shared.keys);
+  if (warp_index() == 0) best.store(keys);
   __syncthreads();
 }
 
@@ -163,27 +162,42 @@ static __device__ float for_each_kept_in_passes(const RowContext& row, float lar
   return rule.sum();
 }
 
+// How many of a row's 64 best keys there are, and how many its filter keeps; -1: more than them.
+struct KeptKeys {
+  int count;
+  int64_t num_kept;
+};
+
+// keys, terms: [64], shared; terms are overwritten.
+static __device__ KeptKeys kept_of_keys(const RowLaw& law, const uint64_t* keys, float* terms,
+                                        float tempered_lse) {
+  const float largest = key_value(keys[0]) * law.inv_temperature;
+  const bool is_first = threadIdx.x < WarpKeys::kCount;
+  if (is_first) terms[threadIdx.x] = term_of(law, keys[threadIdx.x], largest);
+  const int count = __syncthreads_count(is_first && keys[threadIdx.x] != 0);
+  if (count == 0) return {0, 0};
+  const float total = law.filter.needs_lse() ? exp_f32(tempered_lse - largest) : 0.0f;
+  return {count, kept_of_terms(
+                     law.filter, [&](int64_t k) { return terms[k]; }, count,
+                     count < WarpKeys::kCount, total)};
+}
+
 // The same, where the 64 best may tell. Without a finite logit f is not called.
 template <class F>
 static __device__ float for_each_kept(const RowContext& row, float tempered_lse, F f) {
   const RowLaw& law = row.task.law;
   KeptStorage& shared = row.shared;
-  merge_keys(row);
-  const float largest = key_value(shared.keys[0]) * law.inv_temperature;
-  if (threadIdx.x < WarpKeys::kCount) {
-    shared.terms[threadIdx.x] = term_of(law, shared.keys[threadIdx.x], largest);
+  merge_keys(row.c.keys + row.i * row.c.num_tiles * WarpKeys::kCount, row.c.num_tiles, shared.keys);
+  const KeptKeys kept = kept_of_keys(law, shared.keys, shared.terms, tempered_lse);
+  if (kept.count == 0) return 0.0f;
+  if (kept.num_kept < 0) {
+    const float largest = key_value(shared.keys[0]) * law.inv_temperature;
+    const float total = law.filter.needs_lse() ? exp_f32(tempered_lse - largest) : 0.0f;
+    return for_each_kept_in_passes(row, largest, total, f);
   }
-  const int count =
-      __syncthreads_count(threadIdx.x < WarpKeys::kCount && shared.keys[threadIdx.x] != 0);
-  if (count == 0) return 0.0f;
-  const float total = law.filter.needs_lse() ? exp_f32(tempered_lse - largest) : 0.0f;
-  const int64_t num_kept = kept_of_terms(
-      law.filter, [&](int64_t k) { return shared.terms[k]; }, count, count < WarpKeys::kCount,
-      total);
-  if (num_kept < 0) return for_each_kept_in_passes(row, largest, total, f);
-  f(num_kept);
+  f(kept.num_kept);
   OrderedSum sum;
-  for (int64_t k = 0; k < num_kept; ++k) sum.add(shared.terms[k]);
+  for (int64_t k = 0; k < kept.num_kept; ++k) sum.add(shared.terms[k]);
   return sum.value();
 }
 

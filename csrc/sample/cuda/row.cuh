@@ -168,11 +168,6 @@ class LseCarry {
   LseNode digit_ = kNothing;
 };
 
-// The log-sum-exp at the row's own temperature is another sum, and the filter asks for it.
-static __device__ bool needs_tempered(const RowLaw& law) {
-  return law.is_filtered() && law.filter.needs_lse() && law.inv_temperature != 1.0f;
-}
-
 // The draw among a thread's ids, those that are -inf apart. By a warp: the noise of an id is
 // bounded from its word, and all lanes look closer only where one may beat the best that the warp
 // has seen.

@@ -1,0 +1,68 @@
+// The pass over the head that every lm_head op makes: the product of verify_gemm, with an epilogue
+// that keeps of each row what it wants to know. Nothing of the vocabulary's size leaves the CTA.
+//
+//   grid   row_tiles * num_groups   a CTA takes every num_groups-th tile of 256 ids for 32 rows, or
+//   block  kHeadThreads = 128       of 128 ids for 64; tiles of rows stand next to each other and
+//   smem   97 KB                    share the weight in L2
+//   reads  the weight once per tile of rows; x once per tile of ids, from L2
+//   writes per row and tile a node of the log-sum-exp, 16 B; per row and CTA the best candidate or
+//          the 64 best
+//
+// L1: sums are those of verify_gemm; nodes are merged by the ids' own tree; candidates have one
+// order. So who takes which ids, and in which order, changes no bit.
+//
+// Reference: python/dflash_ops/reference/lm_head.py
+
+#include "gemm/cuda/product.cuh"
+#include "lm_head/cuda/passes.h"
+#include "lm_head/cuda/scan.cuh"
+
+namespace dflash {
+namespace {
+
+template <class T, int kIndex>
+__global__ void __launch_bounds__(kHeadThreads)
+    head_scan_kernel(const __grid_constant__ HeadLaunch c) {
+  constexpr GemmShape kShape = kHeadShapes[kIndex];
+  extern __shared__ __align__(16) char bytes[];
+  auto& shared = *reinterpret_cast<HeadStorage<kShape>*>(bytes);
+  const int64_t first_token = blockIdx.x % c.plan.row_tiles * kShape.tokens();
+  const int64_t group = blockIdx.x / c.plan.row_tiles;
+  const HeadScan<kShape> scan(c, shared, first_token);
+  const ProductParams product{
+      {c.x, c.head.h.dtype, {c.plan.x_pitch, 1}}, c.head.weight, c.head.options.num_rows};
+  const bool is_store = c.op == HeadOp::kStore;
+  if (is_store && !scan.find_slots()) return;
+  for (int64_t tile = group; tile < c.plan.num_tiles; tile += c.plan.num_groups) {
+    const int64_t first_column =
+        (c.plan.first_tile + tile) * kShape.weight_rows() - c.head.options.vocab_start;
+    const auto place_of = [=](int row) { return first_column + row; };
+    Product<T, kShape>(product, shared.product, place_of, first_token).compute(shared.product);
+    is_store ? scan.store(tile) : scan.take(tile);
+  }
+  if (!is_store) scan.finish(group);
+}
+
+template <class T, int kIndex>
+cudaError_t launch_shape(const HeadLaunch& c, cudaStream_t stream) {
+  constexpr int kBytes = sizeof(HeadStorage<kHeadShapes[kIndex]>);
+  static_assert(kBytes <= 99 * 1024);  // what every GPU from sm_80 on gives a CTA
+  const auto kernel = head_scan_kernel<T, kIndex>;
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (error != cudaSuccess) return error;
+  kernel<<<c.plan.row_tiles * c.plan.num_groups, kHeadThreads, kBytes, stream>>>(c);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t launch_head_scan(const HeadLaunch& c, cudaStream_t stream) {
+  cudaError_t error = cudaErrorInvalidValue;
+  (void)with_dtype<float, BF16, F16>(c.head.h.dtype, [&]<class T>(std::type_identity<T>) {
+    error = c.plan.shape == 0 ? launch_shape<T, 0>(c, stream) : launch_shape<T, 1>(c, stream);
+  });
+  return error;
+}
+
+}  // namespace dflash
