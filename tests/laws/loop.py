@@ -23,9 +23,17 @@ from dflash_ops.reference import noise
 CHAIN_RULES = ["token", "block"]
 TREE_RULES = ["rrs", "rrs+replacement", "traversal", "traversal+replacement", "target_only"]
 RULES = ["match", "match coupled", *CHAIN_RULES, *TREE_RULES]
-TREE = [-1, 0, 0, 1, 2, 3]  # two siblings, each with a child, one of which has a child
-DEPTH = [0, 1, 1, 2, 2, 3]
 GAMMA = 3
+# Where the anchor's index is even, and where it is odd: row 3 and its parent stand one deeper in the
+# first, so that after a step of one token they stand for the same token again.
+TREES = [[-1, 0, 1, 2, 0, 4], [-1, 0, 0, 2, 2, 3]]
+
+
+def depth_of(parents: list[int]) -> list[int]:
+    depth = [0]
+    for parent in parents[1:]:
+        depth.append(depth[parent] + 1)
+    return depth
 
 
 @dataclass
@@ -60,14 +68,14 @@ def draft_chain(lang: Language, anchors: Tensor, ctx: Tensor, seeds: Tensor, cou
     )
 
 
-def siblings(lang: Language, q: Tensor, ctx, seeds, parent: int, count: int, replacement: bool):
-    """[n, count] tokens drawn from q [n, K] as the children of one row, and their columns of q."""
+def siblings(lang: Language, q: Tensor, token_idx, ctx, seeds, parent, count, replacement: bool):
+    """[n, count] tokens drawn from q [n, K] as the children of one row."""
     ids, n = lang.cand_ids, len(q)
 
     def scores(ordinal: int) -> Tensor:
-        fixed = (ctx + DEPTH[parent] + 1, torch.full((n,), noise.purpose(1, ordinal, parent)), ctx)
-        token_idx, purpose, anchor = (x[:, None].expand(-1, len(ids)) for x in fixed)
-        counter = torch.stack([(ids >> 2).expand(n, -1), token_idx, purpose, anchor], dim=-1)
+        fixed = (token_idx, torch.full((n,), noise.purpose(noise.DRAFT, ordinal, parent)), ctx)
+        words_1_to_3 = (x[:, None].expand(-1, len(ids)) for x in fixed)
+        counter = torch.stack([(ids >> 2).expand(n, -1), *words_1_to_3], dim=-1)
         words = noise.philox(seeds[:, None].expand(-1, len(ids)), counter)
         word = words.gather(2, (ids & 3).expand(n, -1)[..., None])[..., 0]
         low = torch.full_like(word, 2**31)  # of words that are refined: their middle
@@ -80,26 +88,26 @@ def siblings(lang: Language, q: Tensor, ctx, seeds, parent: int, count: int, rep
     return ids[columns]
 
 
-def draft_tree(lang: Language, anchors: Tensor, ctx: Tensor, seeds: Tensor, replacement: bool):
+def draft_tree(lang: Language, tree: list[int], anchors: Tensor, ctx, seeds, replacement: bool):
     """[n, N] tokens and [n, N, K] q of the children of each row."""
-    laws = lang.draft_logits.softmax(dim=1)
-    tokens, q = anchors[:, None].repeat(1, len(TREE)), []
-    for i in range(len(TREE)):
+    laws, depth = lang.draft_logits.softmax(dim=1), depth_of(tree)
+    tokens, q = anchors[:, None].repeat(1, len(tree)), []
+    for i in range(len(tree)):
         q.append(laws[tokens[:, i] % lang.num_classes])
-        children = [j for j, parent in enumerate(TREE) if parent == i]
+        children = [j for j, parent in enumerate(tree) if parent == i]
         if children:
-            drawn = siblings(lang, q[i], ctx, seeds, i, len(children), replacement)
-            tokens[:, children] = drawn
+            at = (ctx + depth[i] + 1, ctx, seeds)
+            tokens[:, children] = siblings(lang, q[i], *at, i, len(children), replacement)
     return tokens, torch.stack(q, dim=1)
 
 
-def verify(lang: Language, rule: str, anchors: Tensor, ctx: Tensor, seeds: Tensor):
+def verify(lang: Language, rule: str, tree: list[int], anchors: Tensor, ctx: Tensor, seeds: Tensor):
     """One cycle of n requests: [n, GAMMA + 1] tokens that were emitted, and their number."""
     n, replacement = len(anchors), rule.endswith("+replacement")
     name = rule.removesuffix("+replacement").removesuffix(" by record")
     if name in ("rrs", "traversal", "target_only"):
-        tokens, q = draft_tree(lang, anchors, ctx, seeds, replacement)
-        depth = torch.tensor(DEPTH)
+        tokens, q = draft_tree(lang, tree, anchors, ctx, seeds, replacement)
+        depth = torch.tensor(depth_of(tree))
     else:
         drafts, q = draft_chain(lang, anchors, ctx, seeds, rule == "match coupled")
         tokens = torch.cat([anchors[:, None], drafts], dim=1)
@@ -124,7 +132,7 @@ def verify(lang: Language, rule: str, anchors: Tensor, ctx: Tensor, seeds: Tenso
         elif name in CHAIN_RULES:
             got = verify_chain(tokens.flatten(), lang.logits, **call)
         else:
-            parents = torch.tensor(TREE).repeat(n)
+            parents = torch.tensor(tree).repeat(n)
             call["replacement"] = replacement
             got = verify_tree(tokens.flatten(), lang.logits, parents, **call)
     return got.emitted, got.num_emitted
@@ -147,14 +155,17 @@ def play(lang: Language, rule: str, seeds: Tensor, length: int) -> tuple[Tensor,
     words = torch.full((n, length + GAMMA), -1)
     lengths, anchors = torch.zeros(n, dtype=torch.int64), torch.zeros(n, dtype=torch.int64)
     accepted = cycles = 0
-    while len(active := (lengths < length).nonzero()[:, 0]):
-        emitted, count = verify(lang, rule, anchors[active], lengths[active], seeds[active])
-        for j in range(GAMMA + 1):
-            here = active[count > j]
-            words[here, lengths[here] + j] = emitted[count > j, j]
-        lengths[active] += count
-        anchors[active] = emitted.gather(1, count[:, None] - 1)[:, 0]
-        accepted, cycles = accepted + int(count.sum()) - len(count), cycles + len(count)
+    while len(todo := (lengths < length).nonzero()[:, 0]):
+        groups = [todo[lengths[todo] % 2 == parity] for parity in (0, 1)]
+        for tree, active in zip(TREES, groups, strict=True):
+            at = (anchors[active], lengths[active], seeds[active])
+            emitted, count = verify(lang, rule, tree, *at)
+            for j in range(GAMMA + 1):
+                here = active[count > j]
+                words[here, lengths[here] + j] = emitted[count > j, j]
+            anchors[active] = emitted.gather(1, count[:, None] - 1)[:, 0]
+            accepted, cycles = accepted + int(count.sum()) - len(count), cycles + len(count)
+            lengths[active] += count
     return words[:, :length], accepted / cycles
 
 

@@ -257,6 +257,21 @@ def test_drafts_are_accepted_as_often_as_they_should(rule, p, q):
     assert abs(float(got.num_accepted.double().mean()) - want) <= spread
 
 
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("likely", [0, 1, 2])
+def test_a_rejected_coin_says_nothing_of_the_token_after_it(rule, likely):
+    """The law of the first token where a rejection leaves two tokens to choose from: within six
+    standard deviations."""
+    n = 40_000
+    p, q = torch.full((3,), 0.4), torch.full((3,), 0.1)
+    p[likely], q[likely] = 0.2, 0.8
+    g = torch.Generator().manual_seed(likely)
+    drafts = torch.multinomial(q, n, replacement=True, generator=g)
+    got = one_draft(rule, p.log(), q.expand(n, -1), drafts, torch.arange(n))
+    share = torch.bincount(got.emitted[:, 0], minlength=3) / n
+    assert ((share - p).abs() < 6 * (p * (1 - p) / n).sqrt()).all(), share
+
+
 def test_coins_and_noise_of_one_request_are_independent():
     """Of a draft, its coin and the token after it: chi-squared-like bound on every joint cell of
     eight parts each, over 64 000 seeds."""

@@ -39,9 +39,9 @@ def num_seeds(rule):
 
 @pytest.mark.parametrize("rule", RULES)
 def test_words_of_two_tokens(rule):
-    """Coins that were seen must not be met again: without the cycle in the noise block and traversal
-    are off by some 0.08, where the noise of two million words is 0.0033. Looked at on the way, so
-    that what is wrong is red at once."""
+    """Coins that were seen must not be met again (tests/mutants/laws.toml): block and traversal look at
+    coins of tokens that are drafted again. Looked at on the way, so that what is wrong is red soon.
+    """
     lang, identity, total = even(), torch.arange(2), num_seeds(rule)
     chunk = min(total, 250_000)
     law = law_of_cells(lang, identity, LENGTH)
