@@ -38,7 +38,10 @@ cudaError_t launch_rejection(const VerifyTreeParams& p, bool is_chain, void* wor
                              cudaStream_t stream) {
   const RejectionPlan plan = plan_rejection(p);
   char* bytes = static_cast<char*>(workspace);
-  const SampleLogitsParams logits{.logits = p.logits, .options = p.options, .sampling = p.sampling};
+  SampleLogitsParams logits{};
+  logits.logits = p.logits;
+  logits.options = p.options;
+  logits.sampling = p.sampling;
   const bool has_logits = static_cast<bool>(p.logits);
   const RejectionLaunch c{p,
                           is_chain,
