@@ -17,11 +17,12 @@ HAS_CUDA = torch.cuda.is_available()
 PTX = {"80": "ptx", "90": "ptx90"}
 PTX_ARCHS = {PTX[arch]: int(arch) for arch in os.environ.get("DFLASH_PTX_ARCHS", "80").split(",")}
 DEVICES = ["cpu"] + [*PTX_ARCHS] * HAS_PTX + ["cuda"] * HAS_CUDA
-PTX_EXAMPLES = 15
+PTX_EXAMPLES, MATRIX_EXAMPLES = 15, 3
 
 
 def pytest_addoption(parser):
     parser.addoption("--ptx-counters", action="store_true", help="traffic of the emulated kernels")
+    parser.addoption("--ptx-matrix", action="store_true", help="emulated tests in every schedule")
 
 
 def pytest_terminal_summary(terminalreporter, config):
@@ -47,12 +48,12 @@ def device(device_class):
 
 
 @contextlib.contextmanager
-def fewer_examples(function):
+def fewer_examples(function, most=PTX_EXAMPLES):
     """An emulated example takes long: the written edges, and a few random ones."""
     name = "_hypothesis_internal_use_settings"
     own = getattr(function, name, None)
     if own is not None:
-        setattr(function, name, settings(own, max_examples=min(own.max_examples, PTX_EXAMPLES)))
+        setattr(function, name, settings(own, max_examples=min(own.max_examples, most)))
     try:
         yield
     finally:
@@ -68,5 +69,13 @@ def pytest_runtest_call(item):
         return (yield)
     import ptxrun
 
-    with ptxrun.emulated(missing=pytest.skip, arch=arch), fewer_examples(item.obj):
-        return (yield)
+    with ptxrun.emulated(missing=pytest.skip, arch=arch):
+        with fewer_examples(item.obj):
+            result = yield
+        if item.config.getoption("--ptx-matrix"):
+            from ptxrun.schedules import MATRIX
+
+            for options in MATRIX:
+                with ptxrun.using(**options), fewer_examples(item.obj, MATRIX_EXAMPLES):
+                    item.runtest()
+        return result

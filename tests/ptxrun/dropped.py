@@ -1,4 +1,5 @@
-"""Planted faults in PTX: one instruction fewer, wherever a pattern finds one."""
+"""Planted faults in PTX: one instruction fewer, or an address that is off, wherever a pattern finds
+one."""
 
 import re
 from itertools import pairwise
@@ -35,8 +36,23 @@ def instructions(text, kernel, pattern, lines):
     return [(a, b) for a, b in places if text.count("\n", 0, a) + 1 in lines]
 
 
-def survivors(call, kernel, pattern):
-    """Runs once without each instruction of the pattern; those that nobody missed."""
+def drop(instruction):
+    return ""
+
+
+def shift(address, by=16):
+    """Moves the address of that number in an instruction."""
+
+    def change(instruction):
+        found = list(re.finditer(r"\[([%\w]+)(?:\+(-?\d+))?", instruction))[address]
+        offset = int(found[2] or 0) + by
+        return f"{instruction[: found.start()]}[{found[1]}+{offset}{instruction[found.end() :]}"
+
+    return change
+
+
+def survivors(call, kernel, pattern, change=drop):
+    """Runs once with each instruction of the pattern changed; those changes that nobody noticed."""
     lines = lines_run(call, kernel)
     unnoticed, count, i = [], 1, 0
     while i < count:
@@ -50,7 +66,7 @@ def survivors(call, kernel, pattern):
             count = len(places)
             begin, end = places[i]
             dropped = text[begin:end]
-            return text[:begin] + text[end:]
+            return text[:begin] + change(dropped) + text[end:]
 
         is_seen = is_noticed(call, edit)
         if dropped is not None and not is_seen:

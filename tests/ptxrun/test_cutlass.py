@@ -14,7 +14,7 @@ SPEC = importlib.util.find_spec("cutlass_library")
 pytestmark = pytest.mark.skipif(SPEC is None, reason="nvidia-cutlass is not installed")
 
 BF16, F16, TF32, INT8 = range(4)  # gemm() of cutlass_sm80.cu
-PINGPONG, COOPERATIVE, CP_ASYNC, CLUSTER = range(4)  # and of cutlass_sm90.cu
+PINGPONG, COOPERATIVE, CP_ASYNC, CLUSTER, MIXED = range(5)  # and of cutlass_sm90.cu, _mixed.cu
 SHAPES = [(64, 64, 64), (104, 136, 208), (16, 256, 128)]
 
 
@@ -35,6 +35,11 @@ def sm80():
 @pytest.fixture(scope="module")
 def sm90():
     yield program("cutlass_sm90.cu", "sm_90a")
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    yield program("cutlass_mixed.cu", "sm_90a")
 
 
 def operands(m, n, k, dtype):
@@ -64,6 +69,8 @@ def run_sm80(gemm, which, m, n, k):
 
 def run_sm90(gemm, which, m, n, k):
     a, b, c = operands(m, n, k, torch.bfloat16)
+    if which == MIXED:
+        a = operands(m, n, k, torch.int8)[0]
     d = torch.zeros(m, n, dtype=torch.bfloat16)
     x, y = (a.T.contiguous(), b.T.contiguous()) if which == COOPERATIVE else (a, b)
     with ptxrun.using(proxy_fences=which != CP_ASYNC):  # CUTLASS has no fence.proxy.async there
@@ -85,13 +92,19 @@ def test_sm90(sm90, which, shape):
     run_sm90(sm90, which, *shape)
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_int8_weights_in_registers(mixed, shape):
+    run_sm90(mixed, MIXED, *shape)
+
+
 @pytest.mark.parametrize("landing", [Landing.EARLIEST, Landing.RANDOM])
 @pytest.mark.parametrize("order", [Order.REVERSE, Order.RANDOM])
-def test_in_any_schedule(sm80, sm90, order, landing):
+def test_in_any_schedule(sm80, sm90, mixed, order, landing):
     with ptxrun.using(order=order, landing=landing, seed=7, resident=4):
         run_sm80(sm80, BF16, *SHAPES[1])
         for which in (PINGPONG, COOPERATIVE, CP_ASYNC, CLUSTER):
             run_sm90(sm90, which, *SHAPES[1])
+        run_sm90(mixed, MIXED, *SHAPES[1])
 
 
 @pytest.mark.parametrize("mode", [MmaMode.BLOCK_TRUNCATED, MmaMode.PERMUTED])

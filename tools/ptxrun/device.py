@@ -37,7 +37,8 @@ def _named_tensors(schema: Any, args: Any, kwargs: Any) -> list[tuple[str, Tenso
 
 
 def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
-    memory = DeviceMemory(_named_tensors(op._schema, args, kwargs))
+    constant = {a.name for a in op._schema.arguments if a.alias_info is None}
+    memory = DeviceMemory(_named_tensors(op._schema, args, kwargs), constant)
     try:
         args, kwargs = pytree.tree_map_only(Tensor, memory.to_device, (args, kwargs))
         failure = None

@@ -1,6 +1,8 @@
 """CPU tensors as device memory: the same bytes, at addresses that only kernels can follow."""
 
 import ctypes
+from collections.abc import Collection
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,36 +20,49 @@ def _byte_range(tensor: Tensor) -> tuple[int, int]:
     return first * tensor.itemsize, (first + last + 1) * tensor.itemsize
 
 
-def _merged(ranges: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-    merged: list[tuple[int, int, str]] = []
-    for begin, end, name in sorted(ranges):
-        if merged and begin <= merged[-1][1]:
+class _Range(NamedTuple):
+    begin: int
+    end: int
+    name: str
+    is_constant: bool
+
+
+def _merged(ranges: list[_Range]) -> list[_Range]:
+    merged: list[_Range] = []
+    for x in sorted(ranges):
+        if merged and x.begin <= merged[-1].end:
             known = merged[-1]
-            names = known[2] if name in known[2].split("/") else f"{known[2]}/{name}"
-            merged[-1] = (known[0], max(known[1], end), names)
+            names = known.name if x.name in known.name.split("/") else f"{known.name}/{x.name}"
+            both = known.is_constant and x.is_constant
+            merged[-1] = _Range(known.begin, max(known.end, x.end), names, both)
         else:
-            merged.append((begin, end, name))
+            merged.append(x)
     return merged
 
 
 class DeviceMemory:
-    """Tensors of one call. A kernel may touch what they span, and nothing beside it."""
+    """Tensors of one call. A kernel may touch what they span, and nothing beside it.
 
-    def __init__(self, tensors: list[tuple[str, Tensor]]) -> None:
-        ranges: dict[int, list[tuple[int, int, str]]] = {}
+    `constant` are the names of those that no kernel may write.
+    """
+
+    def __init__(
+        self, tensors: list[tuple[str, Tensor]], constant: Collection[str] = frozenset()
+    ) -> None:
+        ranges: dict[int, list[_Range]] = {}
         storages: dict[int, torch.UntypedStorage] = {}
         for name, tensor in tensors:
             if tensor.device.type == "cpu" and tensor.numel() > 0:
                 storage = tensor.untyped_storage()
                 storages[storage.data_ptr()] = storage
-                ranges.setdefault(storage.data_ptr(), []).append((*_byte_range(tensor), name))
+                span = _Range(*_byte_range(tensor), name, name in constant)
+                ranges.setdefault(storage.data_ptr(), []).append(span)
         self._bases: dict[int, int] = {}
         self._storages: dict[int, torch.UntypedStorage] = {}
         for data, storage in storages.items():
-            (begin, end, name), *rest = _merged(ranges[data])
-            base = _ptxrun.map(data, storage.nbytes(), begin, end - begin, name)
-            for begin, end, name in rest:
-                _ptxrun.map_more(base, data, begin, end - begin, name)
+            base = _ptxrun.reserve(storage.nbytes())
+            for begin, end, name, is_constant in _merged(ranges[data]):
+                _ptxrun.map(base, data, begin, end - begin, name, is_constant)
             self._bases[data] = base
             window = (ctypes.c_uint8 * storage.nbytes()).from_address(base)
             self._storages[data] = torch.frombuffer(window, dtype=torch.uint8).untyped_storage()

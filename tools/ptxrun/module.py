@@ -16,7 +16,7 @@ import torch
 
 from . import _ptxrun
 from .device import raise_reports
-from .memory import DeviceMemory
+from .memory import DeviceMemory, KernelError
 
 CACHE = Path(__file__).parents[2] / "build" / "ptx"
 
@@ -139,12 +139,14 @@ class Module:
         block: Sequence[int],
         smem: int = 0,
         cluster: Sequence[int] = (1, 1, 1),
+        restored: Sequence[torch.Tensor] = (),
     ) -> None:
         """Runs a kernel named by its mangled name or a part of it.
 
         An argument is a tensor (its address is passed), bytes (a struct), or a number that
         torch.tensor turns into the parameter's size. Tensors inside a struct are not seen: pass
         them through :class:`ptxrun.memory.DeviceMemory` and put the addresses in yourself.
+        `restored` are those of the arguments that must be at exit what they were: a workspace.
         """
         name = self._name(name)
         memory = DeviceMemory([(f"argument {i}", x) for i, x in _tensors(arguments)])
@@ -159,10 +161,21 @@ class Module:
                 if len(value) != size:
                     raise ValueError(f"a parameter has {size} bytes, got {len(value)}")
                 packed[offset : offset + size] = value
+            before = [x.clone() for x in restored]
             self._module.launch(name, bytes(packed), list(grid), list(block), smem, list(cluster))
             raise_reports()
+            _check_restored(arguments, restored, before)
         finally:
             memory.release()
+
+
+def _check_restored(
+    arguments: Sequence[Any], restored: Sequence[torch.Tensor], before: Sequence[torch.Tensor]
+) -> None:
+    for x, old in zip(restored, before, strict=True):
+        if not torch.equal(x.view(torch.uint8), old.view(torch.uint8)):
+            i = next(i for i, argument in _tensors(arguments) if argument is x)
+            raise KernelError(f"argument {i} is not as it was before the launch")
 
 
 class Row(NamedTuple):

@@ -28,9 +28,19 @@ void report_access(Warp& w, const Instruction& in, const char* kind, int lane, u
 
 uint8_t* reach_shared(Warp& w, const Instruction& in, uint64_t offset, uint64_t bytes, int lane,
                       Touch touch) {
+  const auto note_shared = [&](Cta& cta, uint32_t at) {
+    static constexpr Access kKinds[] = {Access::kRead, Access::kWrite, Access::kAtomic,
+                                        Access::kAsyncWrite};
+    if (cta.shadow.is_on()) {
+      cta.shadow.access(w, at, static_cast<uint32_t>(bytes), kKinds[static_cast<int>(touch)], lane,
+                        in.index);
+    }
+  };
   if (offset >= kSharedStride) {
     const Place place = place_of(w, in, offset, bytes, lane);
-    return place.cta == nullptr ? nullptr : place.cta->shared.data() + place.offset;
+    if (place.cta == nullptr) return nullptr;
+    note_shared(*place.cta, place.offset);
+    return place.cta->shared.data() + place.offset;
   }
   Cta& cta = *w.cta;
   if (offset + bytes > cta.shared.size()) {
@@ -39,13 +49,33 @@ uint8_t* reach_shared(Warp& w, const Instruction& in, uint64_t offset, uint64_t 
         "shared byte " + std::to_string(offset) + " of " + std::to_string(cta.shared.size()));
     return nullptr;
   }
-  if (cta.shadow.is_on()) {
-    static constexpr Access kKinds[] = {Access::kRead, Access::kWrite, Access::kAtomic,
-                                        Access::kAsyncWrite};
-    cta.shadow.access(w, static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes),
-                      kKinds[static_cast<int>(touch)], lane, in.index);
-  }
+  note_shared(cta, static_cast<uint32_t>(offset));
   return cta.shared.data() + offset;
+}
+
+// What this access means to other warps of the grid, and to the grid before. False: it must not be.
+bool note(Warp& w, const Instruction& in, const Allocation& in_there, uint64_t address,
+          uint64_t bytes, int lane, Touch touch) {
+  Grid& grid = *w.cta->grid;
+  const bool reads = touch != Touch::kWrite,
+             writes = touch == Touch::kWrite || touch == Touch::kAtomic;
+  if (in_there.is_constant) {
+    if (writes) {
+      report_access(w, in, "write to an input", lane, bytes, touch, grid.memory.describe(address));
+    }
+    return !writes;
+  }
+  if (!grid.options.checks) return true;
+  if (grid.before != nullptr && w.view.clocks.back() == 0 &&
+      (writes ? grid.before->is_touched(address, bytes)
+              : grid.before->is_written(address, bytes))) {
+    report_access(w, in, "no griddepcontrol.wait", lane, bytes, touch,
+                  grid.memory.describe(address) + ", which the grid before may still use");
+    return false;
+  }
+  grid.touched.access(w, address, bytes, {writes, in.strength, in.is_wide, lane, in.index});
+  if (in.is_wide) grid.locations.access(w, address, in.strength, reads, writes);
+  return true;
 }
 
 uint8_t* reach_global(Warp& w, const Instruction& in, uint64_t address, uint64_t bytes, int lane,
@@ -68,6 +98,7 @@ uint8_t* reach_global(Warp& w, const Instruction& in, uint64_t address, uint64_t
                     grid.memory.describe(address));
     }
   }
+  if (!note(w, in, *hit, address, bytes, lane, touch)) return nullptr;
   return hit->data + offset;
 }
 
@@ -142,7 +173,10 @@ uint8_t* reach_all(Warp& w, const Instruction& in, Space space, const uint64_t* 
         std::memset(hit->is_written.data() + (addresses[lane] - hit->base), 1, bytes);
       });
     }
-    return hit->data - hit->base;
+    bool is_good = true;
+    for_lanes(mask,
+              [&](int lane) { is_good &= note(w, in, *hit, addresses[lane], bytes, lane, touch); });
+    return is_good ? hit->data - hit->base : nullptr;
   }
   if (space != Space::kShared || w.cta->shadow.is_on()) return nullptr;
   const uint64_t window = least >= kSharedWindow ? kSharedWindow : 0;

@@ -27,11 +27,10 @@ void give_result(Warp& w, const Barrier& b) {
 void release_if_complete(Cta& cta, Barrier& b) {
   const uint32_t needed = b.expected != 0 ? b.expected : live_threads(cta);
   if (b.arrived == 0 || b.arrived < needed) return;
+  cta.grid->last_progress = cta.grid->num_instructions;
   for (Warp& w : cta.warps) {
     if (w.state != WarpState::kBarrier || (b.waiting >> w.id & 1) == 0) continue;
-    for (size_t i = 0; i < w.clocks.size(); ++i) {
-      if (i != w.id) w.clocks[i] = std::max(w.clocks[i], b.clocks[i]);
-    }
+    join(w.view, b.view);
     give_result(w, b);
     w.state = WarpState::kReady;
   }
@@ -65,9 +64,8 @@ void arrive(Warp& w, const Instruction& in, uint32_t mask) {
   b.arrived += kLanes;
   b.threads += static_cast<uint32_t>(std::popcount(mask));
   b.votes += votes;
-  b.clocks.resize(w.clocks.size());
-  for (size_t i = 0; i < w.clocks.size(); ++i) b.clocks[i] = std::max(b.clocks[i], w.clocks[i]);
-  ++w.clocks[w.id];
+  join(b.view, w.view);
+  ++w.view.clocks[w.id];
   if (waits) {
     b.waiting |= 1u << w.id;
     w.barrier_instruction = in.mode == 0 ? nullptr : &in;

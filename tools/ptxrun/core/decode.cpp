@@ -19,16 +19,6 @@ const InstructionTable& table() {
   return instance;
 }
 
-std::vector<std::string> split(const std::string& opcode) {
-  std::vector<std::string> parts;
-  size_t begin = 0;
-  for (size_t dot; (dot = opcode.find('.', begin)) != std::string::npos; begin = dot + 1) {
-    parts.push_back(opcode.substr(begin, dot - begin));
-  }
-  parts.push_back(opcode.substr(begin));
-  return parts;
-}
-
 // Offset of each special register by name.
 const std::map<std::string_view, SpecialRegisters::Index>& special_registers() {
   using S = SpecialRegisters;
@@ -89,10 +79,27 @@ uint32_t align_up(uint64_t value, uint64_t align) {
 
 }  // namespace
 
+std::vector<std::string> split(const std::string& opcode) {
+  std::vector<std::string> parts;
+  size_t begin = 0;
+  for (size_t dot; (dot = opcode.find('.', begin)) != std::string::npos; begin = dot + 1) {
+    parts.push_back(opcode.substr(begin, dot - begin));
+  }
+  parts.push_back(opcode.substr(begin));
+  return parts;
+}
+
+std::vector<std::string> instruction_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, decode] : table()) names.push_back(name);
+  return names;
+}
+
 std::unique_ptr<Kernel> decode(const Module& module, const Function& function) {
   auto kernel = std::make_unique<Kernel>();
   kernel->name = function.name;
   kernel->text = &function;
+  kernel->is_divisible = is_divisible(function);
   Decoder(module, function, *kernel).run();
   return kernel;
 }
@@ -239,6 +246,7 @@ Type Decoder::register_type(const std::string& name) const {
 
 void Decoder::destination(size_t i, Type type) {
   if (operand(i).form != Operand::Form::kName) fail("a destination must be a register");
+  writes();
   ref(operand(i), type, false);
 }
 

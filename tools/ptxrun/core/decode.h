@@ -44,7 +44,8 @@ class Decoder {
   Instruction& out() { return *instruction_; }
   [[noreturn]] void fail(const std::string& what) const;
 
-  // Each appends to the instruction's refs.
+  // Each appends to the instruction's refs; what comes next is a destination.
+  void writes() { instruction_->written |= 1ull << instruction_->refs.size(); }
   void destination(size_t i, Type type);
   void source(size_t i, Type type);
   void any(const Operand& operand, Type type);  // a register of any width, or a constant

@@ -37,14 +37,18 @@ uint32_t read_by_proxy(Warp& w, const Instruction& in, uint32_t offset, uint32_t
   return clock;
 }
 
-// The bytes at `to` may be overwritten from now on; the shadow of another CTA is not kept.
+// The bytes at `to` may be overwritten from now on.
 void write_by_proxy(Warp& w, const Instruction& in, const Place& to, uint32_t bytes, int lane) {
-  if (to.cta == w.cta && w.cta->shadow.is_on()) {
-    w.cta->shadow.access(w, to.offset, bytes, Access::kAsyncWrite, lane, in.index);
+  if (to.cta->shadow.is_on()) {
+    to.cta->shadow.access(w, to.offset, bytes, Access::kAsyncWrite, lane, in.index);
   }
 }
 
-void land_by_proxy(const Instruction& in, const Place& to, uint32_t bytes) {
+void land_by_proxy(Warp& w, const Instruction& in, const Place& to, uint32_t bytes) {
+  if (to.cta->done == to.cta->warps.size()) {
+    w.cta->grid->report(w, "bulk copy not waited for", in.index, 0,
+                        "the CTA ends while its shared memory is written");
+  }
   const uint32_t clock = ++to.cta->writer_clock;
   if (to.cta->shadow.is_on()) to.cta->shadow.land_by_proxy(to.offset, bytes, clock, in.index);
 }
@@ -57,6 +61,17 @@ bool is_sound(Warp& w, const Instruction& in, int lane, uint64_t shared, uint64_
                           " bytes: addresses and size must "
                           "be multiples of 16");
   return false;
+}
+
+uint8_t* reach_range(Warp& w, const Instruction& in, uint64_t address, uint32_t bytes, int lane,
+                     Touch touch) {
+  uint8_t* first = nullptr;
+  for (uint64_t i = 0; i < bytes; i += 16) {
+    uint8_t* p = reach(w, in, Space::kGlobal, address + i, 16, lane, touch);
+    if (p == nullptr) return nullptr;
+    first = i == 0 ? p : first;
+  }
+  return first;
 }
 
 // refs: shared destination, source, bytes, mbarrier; flag: the source is shared memory
@@ -77,17 +92,13 @@ void bulk_load(Warp& w, const Instruction& in, uint32_t mask) {
       read_by_proxy(w, in, own.offset, bytes);
       source = own.cta->shared.data() + own.offset;
     } else {
-      source = reach(w, in, Space::kGlobal, from, 16, lane, Touch::kRead);
+      source = reach_range(w, in, from, bytes, lane, Touch::kRead);
       if (source == nullptr) return;
-      if (reach(w, in, Space::kGlobal, from + bytes - 16, 16, lane, Touch::kRead) !=
-          source + bytes - 16) {
-        return;
-      }
     }
     write_by_proxy(w, in, to, bytes, lane);
     issue(*w.cta->grid, [&w, &in, to, signal, source, bytes] {
       std::memcpy(to.cta->shared.data() + to.offset, source, bytes);
-      land_by_proxy(in, to, bytes);
+      land_by_proxy(w, in, to, bytes);
       complete_transactions(w, in, *signal.cta, signal.offset, bytes);
     });
   });
@@ -102,12 +113,8 @@ void bulk_store(Warp& w, const Instruction& in, uint32_t mask) {
     if (!is_sound(w, in, lane, at, to, bytes) || bytes == 0) return;
     const Place from = place_of(w, in, at, bytes, lane);
     if (from.cta == nullptr) return;
-    uint8_t* target = nullptr;
-    for (uint64_t i = 0; i < bytes; i += 16) {
-      uint8_t* p = reach(w, in, Space::kGlobal, to + i, 16, lane, Touch::kWrite);
-      if (p == nullptr) return;
-      target = i == 0 ? p : target;
-    }
+    uint8_t* target = reach_range(w, in, to, bytes, lane, Touch::kWrite);
+    if (target == nullptr) return;
     const uint32_t clock = read_by_proxy(w, in, from.offset, bytes);
     store(
         w,
@@ -203,7 +210,7 @@ void tensor_load(Warp& w, const Instruction& in, uint32_t mask) {
                      std::memset(shared, tile->map.fills_nan != 0 ? 0xff : 0, bytes);
                    }
                  });
-        land_by_proxy(in, to, tile->bytes);
+        land_by_proxy(w, in, to, tile->bytes);
         complete_transactions(w, in, *signal.cta, signal.offset, tile->bytes);
       });
     }

@@ -59,7 +59,7 @@ void decode_bar(Decoder& d) {
     d.source(0, {Kind::kBits, 4});
     out.run = [](Warp& w, const Instruction& in, uint32_t mask) {
       if (!meet(w, in, in.refs[1], mask)) return;
-      ++w.clocks[w.id];
+      ++w.view.clocks[w.id];
     };
     return;
   }
@@ -94,9 +94,12 @@ void nothing(Warp&, const Instruction&, uint32_t) {}
 // What this warp has seen of shared memory may now be read by the async proxy.
 void fence_proxy(Warp& w, const Instruction&, uint32_t) {
   std::vector<uint32_t>& fenced = w.cta->fenced;
-  for (size_t i = 0; i < fenced.size(); ++i) fenced[i] = std::max(fenced[i], w.clocks[i]);
-  ++w.clocks[w.id];
+  for (size_t i = 0; i < fenced.size(); ++i) fenced[i] = std::max(fenced[i], w.view.clocks[i]);
+  ++w.view.clocks[w.id];
 }
+
+// griddepcontrol.wait: what the grid before has done is there.
+void wait_for_grid(Warp& w, const Instruction&, uint32_t) { w.view.clocks.back() = 1; }
 
 void trap(Warp& w, const Instruction& in, uint32_t mask) {
   w.cta->grid->report(w, "trap", in.index, std::countr_zero(mask), "the kernel gave up");
@@ -230,12 +233,17 @@ void add_control(InstructionTable& table) {
   table["bar"] = table["barrier"] = decode_bar;
   table["trap"] = table["brkpt"] = [](Decoder& d) { d.out().run = trap; };
   table["call"] = decode_call;
-  table["fence"] = [](Decoder& d) {
-    const bool is_proxy = d.has("proxy") && d.has("async");
-    d.out().run = is_proxy ? fence_proxy : nothing;
+  table["fence"] = table["membar"] = [](Decoder& d) {
+    const bool is_wide = d.has("gpu") || d.has("sys") || d.has("gl");
+    d.out().run = d.has("proxy") ? (d.has("async") ? fence_proxy : nothing)
+                  : is_wide      ? [](Warp& w, const Instruction&, uint32_t) { fence(w); }
+                                 : nothing;
   };
-  for (const char* name : {"membar", "nanosleep", "prefetch", "prefetchu", "discard",
-                           "griddepcontrol", "setmaxnreg", "pmevent", "applypriority"}) {
+  table["griddepcontrol"] = [](Decoder& d) {
+    d.out().run = d.has("wait") ? wait_for_grid : nothing;
+  };
+  for (const char* name : {"nanosleep", "prefetch", "prefetchu", "discard", "setmaxnreg", "pmevent",
+                           "applypriority"}) {
     table[name] = [](Decoder& d) { d.out().run = nothing; };
   }
 }

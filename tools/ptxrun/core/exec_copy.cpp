@@ -144,7 +144,7 @@ void wait_for_bulk(Warp& w, size_t may_pend) {
   const size_t reader = w.cta->warps.size() + 1 + w.id;
   while (w.bulk_groups.size() > may_pend) {
     for (const auto& store : w.bulk_groups.front().stores) store();
-    w.clocks[reader] = std::max(w.clocks[reader], w.bulk_groups.front().clock);
+    w.view.clocks[reader] = std::max(w.view.clocks[reader], w.bulk_groups.front().clock);
     w.bulk_groups.pop_front();
   }
 }

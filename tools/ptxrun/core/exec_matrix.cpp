@@ -53,7 +53,8 @@ void multiply(Warp& w, const Instruction& in, uint32_t mask) {
     }
   }
   if constexpr (std::is_same_v<T, float>) {
-    multiply_block<kK>(a, b, c, w.cta->grid->options.mma);
+    const Options& options = w.cta->grid->options;
+    multiply_block<kK>(a, b, c, options.mma, options.seed ^ static_cast<uint32_t>(in.value));
   } else {
     multiply_integers<kK>(a, b, c, in.flag);
   }
@@ -116,6 +117,7 @@ void decode_mma(Decoder& d) {
   if (ct == "s32" && d.has("m16n8k16")) run = with_bytes<16>(at, bt);
   if (at.starts_with('e') && ct == "f32" && d.has("m16n8k32")) run = with_fp8<32>(at, bt);
   d.out().flag = d.has("satfinite");
+  d.out().value = kind_of(d.statement().opcode);
   for (size_t i = 0; i < 4; ++i) {
     for (const Operand& item : d.operand(i).items) d.ref(item, {Kind::kBits, 4}, false);
   }
@@ -175,7 +177,10 @@ void decode_matrix_access(Decoder& d, bool is_load) {
   if (!d.has("m8n8") || !d.has("b16")) return;
   const Operand& values = d.operand(is_load ? 0 : 1);
   d.address(d.operand(is_load ? 1 : 0));
-  for (const Operand& item : values.items) d.ref(item, {Kind::kBits, 4}, false);
+  for (const Operand& item : values.items) {
+    if (is_load) d.writes();
+    d.ref(item, {Kind::kBits, 4}, false);
+  }
   d.out().vector = static_cast<uint8_t>(values.items.size());
   d.out().flag = d.has("trans");
   d.out().run = is_load ? load_matrix : store_matrix;

@@ -23,18 +23,13 @@ Mbarrier& at(const Place& place) {
   return *reinterpret_cast<Mbarrier*>(place.cta->shared.data() + place.offset);
 }
 
-void join(std::vector<uint32_t>& into, const std::vector<uint32_t>& from) {
-  into.resize(std::max(into.size(), from.size()));
-  for (size_t i = 0; i < from.size(); ++i) into[i] = std::max(into[i], from[i]);
-}
-
 void finish_phase(const Place& place) {
   Mbarrier& m = at(place);
   if (m.pending != 0 || m.transactions != 0) return;
   m.phase ^= 1;
   m.pending = m.count;
-  MbarrierClocks& clocks = place.cta->mbarriers[place.offset];
-  clocks.complete = std::exchange(clocks.arriving, {});
+  MbarrierViews& views = place.cta->mbarriers[place.offset];
+  views.complete = std::exchange(views.arriving, {});
 }
 
 Place barrier_of(Warp& w, const Instruction& in, int lane) {
@@ -58,10 +53,9 @@ void arrive_once(Warp& w, const Instruction& in, int lane, uint32_t count, uint3
     return;
   }
   m.pending -= count;
-  if (place.cta == w.cta) {
-    join(place.cta->mbarriers[place.offset].arriving, w.clocks);
-    ++w.clocks[w.id];
-  }
+  View& arriving = place.cta->mbarriers[place.offset].arriving;
+  place.cta == w.cta ? join(arriving, w.view) : join(arriving.others, known_to(w));
+  ++w.view.clocks[w.id];
   finish_phase(place);
 }
 
@@ -114,7 +108,7 @@ void wait(Warp& w, const Instruction& in, uint32_t mask) {
                                         : std::bit_cast<Mbarrier>(w.value(in.refs[2], lane)).phase;
     if (at(place).phase == phase || fails) return;
     complete |= 1u << lane;
-    join(w.clocks, place.cta->mbarriers[place.offset].complete);
+    join(w.view, place.cta->mbarriers[place.offset].complete);
   });
   w.set_mask(in.refs[1], complete, mask);
   if (complete != mask) {
@@ -196,7 +190,7 @@ void finish_cluster_phase(Cta& any) {
   if (first.cluster_arrived == 0 || first.cluster_arrived < live_warps(any)) return;
   first.cluster_arrived = 0;
   ++first.cluster_phase;
-  for (Cta* cta : any.peers) cta->cluster_released = cta->cluster_clocks;
+  first.cluster_released = first.cluster_arriving;
 }
 
 void cluster_arrive(Warp& w, const Instruction& in, uint32_t mask) {
@@ -207,8 +201,10 @@ void cluster_arrive(Warp& w, const Instruction& in, uint32_t mask) {
   Cta& first = *w.cta->peers[0];
   w.cluster_phase = first.cluster_phase;
   ++first.cluster_arrived;
-  join(w.cta->cluster_clocks, w.clocks);
-  ++w.clocks[w.id];
+  if (!in.flag) {  // else .relaxed
+    join(first.cluster_arriving, known_to(w));
+    ++w.view.clocks[w.id];
+  }
   finish_cluster_phase(*w.cta);
 }
 
@@ -222,7 +218,7 @@ void cluster_wait(Warp& w, const Instruction&, uint32_t) {
 
 void pass_cluster_barrier(Warp& w) {
   if (w.cta->peers[0]->cluster_phase == w.cluster_phase) return;
-  join(w.clocks, w.cta->cluster_released);
+  learn(w, w.cta->peers[0]->cluster_released);
   w.state = WarpState::kYield;
 }
 
@@ -238,6 +234,11 @@ Place place_of(Warp& w, const Instruction& in, uint64_t address, uint64_t bytes,
                             std::to_string(field == 0 ? w.cta->rank : field - 1));
     return {nullptr, 0};
   }
+  if (cta != w.cta && cta->done == cta->warps.size()) {
+    w.cta->grid->report(w, "cluster", in.index, lane,
+                        "shared memory of rank " + std::to_string(field - 1) + ", which is over");
+    return {nullptr, 0};
+  }
   return {cta, static_cast<uint32_t>(offset)};
 }
 
@@ -250,7 +251,7 @@ void complete_transactions(Warp& w, const Instruction& in, Cta& cta, uint32_t of
   const Place place{&cta, offset};
   Mbarrier& m = at(place);
   m.transactions -= bytes;
-  std::vector<uint32_t>& arriving = cta.mbarriers[offset].arriving;
+  Clocks& arriving = cta.mbarriers[offset].arriving.clocks;
   const size_t writer = cta.warps.size();
   arriving.resize(std::max(arriving.size(), writer + 1));
   arriving[writer] = std::max(arriving[writer], cta.writer_clock);
@@ -261,6 +262,7 @@ void complete_transactions(Warp& w, const Instruction& in, Cta& cta, uint32_t of
 }
 
 void decode_cluster_barrier(Decoder& d) {
+  d.out().flag = d.has("relaxed");
   d.out().run = d.has("arrive") ? cluster_arrive : cluster_wait;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <mutex>
 #include <type_traits>
 
 #include "core/access.h"
@@ -96,6 +97,7 @@ void store(Warp& w, const Instruction& in, uint32_t mask) {
   const uint64_t bytes = sizeof(T) * in.vector;
   count_access(w, in, in.space, addresses, bytes, mask);
   uint8_t* all = reach_all(w, in, in.space, addresses, bytes, mask, Touch::kWrite);
+  w.cta->grid->last_progress = w.cta->grid->num_instructions;
   for_lanes(mask, [&](int lane) {
     uint8_t* p = all != nullptr
                      ? all + addresses[lane]
@@ -114,6 +116,19 @@ Space space_of_access(Decoder& d, const Operand& address) {
   return space == Space::kParam && d.is_local(address.name) ? Space::kLocal : space;
 }
 
+// .acquire, .relaxed.gpu, .volatile, .nc, ..; `usual` if it does not say.
+void decode_strength(Decoder& d, Strength usual) {
+  Instruction& out = d.out();
+  out.strength = usual;
+  out.is_wide = !d.has("cta") && !d.has("cluster");
+  if (d.has("nc") || d.parts()[0] == "ldu") out.strength = Strength::kReadOnly;
+  if (d.has("ca") && usual == Strength::kWeak) out.strength = Strength::kCached;
+  if (d.has("volatile") || d.has("relaxed") || d.has("mmio")) out.strength = Strength::kRelaxed;
+  if (d.has("acquire")) out.strength = Strength::kAcquire;
+  if (d.has("release")) out.strength = Strength::kRelease;
+  if (d.has("acq_rel")) out.strength = Strength::kAcquireRelease;
+}
+
 void decode_access(Decoder& d, bool is_load) {
   const Operand& address = d.operand(is_load ? 1 : 0);
   const Operand& value = d.operand(is_load ? 0 : 1);
@@ -122,14 +137,25 @@ void decode_access(Decoder& d, bool is_load) {
   d.address(address);
   Instruction& out = d.out();
   out.space = space_of_access(d, address);
+  decode_strength(d, Strength::kWeak);
   if (value.form == Operand::Form::kVector) {
-    for (const Operand& item : value.items) d.any(item, type);
+    for (const Operand& item : value.items) {
+      if (is_load) d.writes();
+      d.any(item, type);
+    }
     out.vector = static_cast<uint8_t>(value.items.size());
   } else {
+    if (is_load) d.writes();
     d.any(value, type);
   }
   with_integer(type,
                [&]<class T>() { out.run = is_load ? load<T> : store<std::make_unsigned_t<T>>; });
+}
+
+// CTAs on several threads add to the same words.
+std::unique_lock<std::mutex> atomics_lock() {
+  static std::mutex mutex;
+  return std::unique_lock(mutex);
 }
 
 template <class T, auto kOp>
@@ -137,6 +163,8 @@ void atomic(Warp& w, const Instruction& in, uint32_t mask) {
   uint64_t addresses[kLanes];
   addresses_of(w, in, in.refs[0], addresses);
   count_access(w, in, in.space, addresses, sizeof(T), mask);
+  std::unique_lock<std::mutex> alone;
+  if (w.cta->grid->num_shares > 1 && in.space != Space::kShared) alone = atomics_lock();
   for_lanes(mask, [&](int lane) {
     uint8_t* p = reach(w, in, in.space, addresses[lane], sizeof(T), lane, Touch::kAtomic);
     if (p == nullptr) return;
@@ -145,6 +173,9 @@ void atomic(Warp& w, const Instruction& in, uint32_t mask) {
     const T b = w.lanes<T>(in.refs[2])[lane];
     const T c = in.refs.size() > 3 ? w.lanes<T>(in.refs[3])[lane] : T{};
     const T result = kOp(old, b, c);
+    if (std::memcmp(&old, &result, sizeof(T)) != 0) {
+      w.cta->grid->last_progress = w.cta->grid->num_instructions;
+    }
     std::memcpy(p, &result, sizeof(T));
     if (in.refs[1].offset != 0) w.lanes<T>(in.refs[1])[lane] = old;
   });
@@ -212,6 +243,7 @@ void decode_atomic(Decoder& d) {
   if (d.has("cas")) d.source(address + 2, type);
   Instruction& out = d.out();
   out.space = d.space_of();
+  decode_strength(d, Strength::kRelaxed);
   if (type.kind == Kind::kFloat && type.bytes >= 4 && d.has("add")) {
     out.run = type.bytes == 4 ? atomic<float, kAdd> : atomic<double, kAdd>;
   } else if (type.is_float() && d.has("add")) {

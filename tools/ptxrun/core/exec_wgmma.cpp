@@ -118,6 +118,7 @@ void multiply(Warp& w, const Instruction& in, uint32_t mask) {
   w.matrix_clocks.back() = reader.clock;
   if ((in.mode & kFromRegisters) != 0) {
     read_a<A, kK>(w, refs, a);
+    for (int i = 0; i < 4; ++i) w.being_read[refs[i].offset] = w.matrix_group;
     refs += 4;
   } else {
     const Descriptor d(w.lanes<uint64_t>(refs[0])[0]);
@@ -150,7 +151,8 @@ void multiply(Warp& w, const Instruction& in, uint32_t mask) {
       for (auto& row : b[block]) std::ranges::transform(row, row, std::negate<>());
     }
     if constexpr (std::is_same_v<T, float>) {
-      multiply_block<kK>(a, b[block], c[block], grid.options.mma);
+      multiply_block<kK>(a, b[block], c[block], grid.options.mma,
+                         grid.options.seed ^ static_cast<uint32_t>(in.value));
     } else {
       multiply_integers<kK>(a, b[block], c[block], in.flag);
     }
@@ -228,6 +230,7 @@ void decode_multiply(Decoder& d) {
   }
   out.flag = d.has("satfinite");
   out.is_matrix = true;
+  out.value = kind_of(d.statement().opcode);
   const size_t last = p.size() - (out.flag && p.back() == "satfinite" ? 1 : 0);
   out.run = handler(p[last - 3], p[last - 2], p[last - 1]);
 }
@@ -244,11 +247,12 @@ void wait(Warp& w, const Instruction& in, uint32_t) {
   const auto may_pend = static_cast<size_t>(in.value);
   const size_t reader = 2 * w.cta->warps.size() + 1 + w.id;
   while (w.matrix_clocks.size() > may_pend + 1) {
-    w.clocks[reader] = std::max(w.clocks[reader], w.matrix_clocks.front());
+    w.view.clocks[reader] = std::max(w.view.clocks[reader], w.matrix_clocks.front());
     w.matrix_clocks.pop_front();
   }
-  std::erase_if(w.in_flight,
-                [&](const auto& entry) { return entry.second + may_pend < w.matrix_group; });
+  const auto is_over = [&](const auto& entry) { return entry.second + may_pend < w.matrix_group; };
+  std::erase_if(w.in_flight, is_over);
+  std::erase_if(w.being_read, is_over);
   w.has_matrix_fence = false;
 }
 
@@ -273,6 +277,15 @@ void decode_wgmma(Decoder& d) {
 
 void check_in_flight(Warp& w, const Instruction& in, uint32_t mask) {
   if (in.is_matrix) return;
+  const auto says = [&](const char* what) {
+    w.cta->grid->report(w, "wgmma not waited for", in.index, std::countr_zero(mask | 1u << 31),
+                        what);
+  };
+  for (size_t i = 0; i < in.refs.size() && i < 64; ++i) {
+    if ((in.written >> i & 1) != 0 && w.being_read.contains(in.refs[i].offset)) {
+      return says("an operand in a register is written");
+    }
+  }
   if (in.is_move) {  // a name for the same sums, or another value in their place
     const auto source = w.in_flight.find(in.refs[1].offset);
     if (source != w.in_flight.end()) {
@@ -284,9 +297,7 @@ void check_in_flight(Warp& w, const Instruction& in, uint32_t mask) {
   }
   for (const Ref& r : in.refs) {
     if (r.bytes == 4 && w.in_flight.contains(r.offset)) {
-      w.cta->grid->report(w, "wgmma not waited for", in.index, std::countr_zero(mask | 1u << 31),
-                          "a sum under way is read or written");
-      return;
+      return says("a sum under way is read or written");
     }
   }
 }

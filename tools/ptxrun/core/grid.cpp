@@ -14,13 +14,20 @@ namespace {
 
 constexpr uint32_t kSlice = 4096;  // instructions of one warp before another has its turn
 constexpr uint32_t kIdleRounds = 2000;
+constexpr uint64_t kSpin = 1 << 20;  // instructions of a warp that only looks at memory
 constexpr uint64_t kMaxReports = 100000;
 
-uint64_t product(const std::array<uint32_t, 3>& extents) {
-  return uint64_t{extents[0]} * extents[1] * extents[2];
-}
-
 }  // namespace
+
+void Counter::operator+=(const Counter& other) {
+  runs += other.runs;
+  lanes += other.lanes;
+  bytes += other.bytes;
+  sectors += other.sectors;
+  ideal_sectors += other.ideal_sectors;
+  waves += other.waves;
+  ideal_waves += other.ideal_waves;
+}
 
 Grid::Grid(const Module& module, const Kernel& kernel, Memory& memory, const Launch& launch,
            const Options& options, const void* parameters)
@@ -51,24 +58,30 @@ std::vector<uint32_t> Grid::order_of(uint32_t count) {
 
 void Grid::report(const Warp& w, const std::string& kind, uint32_t index, int lane,
                   const std::string& text) {
+  report(w.cta->linear, w.id, kind, index, lane, text);
+}
+
+void Grid::report(uint64_t cta, uint64_t warp, const std::string& kind, uint32_t index, int lane,
+                  const std::string& text) {
   Report& r = reports[{kind, index}];
   if (r.count++ == 0) {
-    const Cta& cta = *w.cta;
+    const auto& g = launch.grid;
     r.kind = kind;
     r.text = readable(kernel.name) + " " + module.source_of(kernel, index) + ", CTA " +
-             std::to_string(cta.id[0]) + "," + std::to_string(cta.id[1]) + "," +
-             std::to_string(cta.id[2]) + " warp " + std::to_string(w.id) + " lane " +
+             std::to_string(cta % g[0]) + "," + std::to_string(cta / g[0] % g[1]) + "," +
+             std::to_string(cta / g[0] / g[1]) + " warp " + std::to_string(warp) + " lane " +
              std::to_string(lane) + ": " + text;
   }
   if (r.count > kMaxReports) is_stopped = true;
 }
 
 void Grid::run() {
-  const uint64_t num_ctas = product(launch.grid), cluster = product(launch.cluster);
+  const uint64_t cluster = launch.cluster_size(), num_clusters = launch.num_ctas() / cluster;
   const uint64_t most = std::max<uint64_t>({options.resident, cluster, 1}) / cluster * cluster;
-  const std::vector<uint32_t> order = order_of(static_cast<uint32_t>(num_ctas / cluster));
+  std::vector<uint32_t> order = order_of(static_cast<uint32_t>(num_clusters));
+  order.resize(num_clusters * (share + 1) / num_shares);
   std::vector<std::unique_ptr<Cta>> resident;
-  uint64_t next = 0;
+  uint64_t next = num_clusters * share / num_shares;
   uint32_t idle = 0;
   while (!is_stopped && (next < order.size() || !resident.empty())) {
     for (; next < order.size() && resident.size() + cluster <= most; ++next) {
@@ -98,8 +111,10 @@ void Grid::run() {
     const bool lands_any = options.landing == Landing::kRandom;
     if (!has_moved || (lands_any && random() % 4 == 0)) has_moved |= land_one();
     idle = has_moved ? 0 : idle + 1;
-    if (idle > kIdleRounds || num_instructions > options.max_instructions) {
-      report_hang(resident);
+    const uint64_t most_reads = kSpin * resident.size() * ((launch.num_threads() + 31) / 32);
+    if (idle > kIdleRounds || num_instructions - last_progress > most_reads ||
+        num_instructions > options.max_instructions) {
+      report_hang(resident, order.size() - next);
       is_stopped = true;
     }
   }
@@ -121,6 +136,7 @@ bool Grid::land_one() {
   const std::function<void()> land = std::move(bulk_loads.front());
   bulk_loads.pop_front();
   land();
+  last_progress = num_instructions;
   return true;
 }
 
@@ -129,7 +145,7 @@ void Grid::start(Cta& cta, uint32_t linear) {
   cta.linear = linear;
   const auto& g = launch.grid;
   cta.id = {linear % g[0], linear / g[0] % g[1], linear / g[0] / g[1]};
-  cta.num_threads = static_cast<uint32_t>(product(launch.block));
+  cta.num_threads = launch.num_threads();
   cta.done = 0;
   cta.barriers = {};
   cta.mbarriers.clear();
@@ -138,10 +154,9 @@ void Grid::start(Cta& cta, uint32_t linear) {
   const uint32_t bytes = kernel.shared_bytes + launch.dynamic_shared;
   cta.shared.assign(bytes, 0xff);  // NaN in every float format
   const uint32_t num_warps = (cta.num_threads + kLanes - 1) / kLanes;
-  if (options.checks) cta.shadow.reset(bytes, num_warps);
+  if (options.checks) cta.shadow.reset(cta, bytes, num_warps);
   cta.fenced.assign(num_warps, 0);
-  cta.cluster_clocks.assign(3 * num_warps + 1, 0);
-  cta.cluster_released = cta.cluster_clocks;
+  cta.cluster_arriving = cta.cluster_released = nullptr;
   cta.warps.resize(num_warps);
   for (uint32_t i = 0; i < num_warps; ++i) {
     Warp& w = cta.warps[i];
@@ -153,8 +168,8 @@ void Grid::start(Cta& cta, uint32_t linear) {
     w.id = i;
     const uint32_t count = std::min<uint32_t>(kLanes, cta.num_threads - i * kLanes);
     w.live = count == kLanes ? kAllLanes : (1u << count) - 1;
-    w.clocks.assign(3 * num_warps + 1, 0);
-    w.clocks[i] = 1;
+    w.view.clocks.assign(3 * num_warps + 2, 0);
+    w.view.clocks[i] = 1;
     w.registers = kernel.registers;
     w.local.assign(kLanes * kernel.local_bytes, 0xff);
     special_registers(cta, w);
@@ -227,7 +242,7 @@ void Grid::step_warp(Warp& w) {
     Counter& counter = counters[in.index];
     ++counter.runs;
     counter.lanes += static_cast<uint64_t>(std::popcount(mask));
-    if (!w.in_flight.empty()) check_in_flight(w, in, mask);
+    if (!w.in_flight.empty() || !w.being_read.empty()) check_in_flight(w, in, mask);
     if (mask != 0) in.run(w, in, mask);
     if (w.state != WarpState::kReady || is_stopped) return;
     if (w.active == 0) {
@@ -245,6 +260,7 @@ void Grid::step_warp(Warp& w) {
 void Grid::settle(Warp& w) {
   if (w.live == 0) {
     w.state = WarpState::kDone;
+    last_progress = num_instructions;
     ++w.cta->done;
     finish_copies(w);
     leave_barriers(*w.cta);
@@ -276,7 +292,9 @@ bool Grid::step(Cta& cta) {
   return has_moved;
 }
 
-void Grid::report_hang(const std::vector<std::unique_ptr<Cta>>& resident) {
+void Grid::report_hang(const std::vector<std::unique_ptr<Cta>>& resident, uint64_t num_waiting) {
+  const std::string others =
+      num_waiting == 0 ? "" : ", and " + std::to_string(num_waiting) + " more wait to be resident";
   for (const auto& cta : resident) {
     for (const Warp& w : cta->warps) {
       if (w.state == WarpState::kDone) continue;
@@ -286,7 +304,7 @@ void Grid::report_hang(const std::vector<std::unique_ptr<Cta>>& resident) {
       const auto at = static_cast<uint32_t>(std::max(w.pcs[lane] - 1, 0));
       report(w, "hang", at, lane,
              std::string("the warp is ") + kStates[static_cast<int>(w.state)] +
-                 " and nothing can go on");
+                 " and nothing can go on" + others);
     }
   }
 }

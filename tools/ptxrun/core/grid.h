@@ -4,10 +4,11 @@
 #include <array>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "core/global_race.h"
 #include "core/memory.h"
 #include "core/race.h"
 #include "core/warp.h"
@@ -30,6 +31,8 @@ struct Counter {
   uint64_t ideal_sectors = 0;  // for the same distinct bytes
   uint64_t waves = 0;          // shared memory
   uint64_t ideal_waves = 0;
+
+  void operator+=(const Counter& other);
 };
 
 enum class MmaMode : uint8_t { kChained, kBlockTruncated, kPermuted };
@@ -47,6 +50,7 @@ struct Options {
   uint64_t max_instructions = 1ull << 34;  // of all warps: more is a hang
   MmaMode mma = MmaMode::kChained;
   bool perturb_approx = true;
+  uint32_t threads = std::thread::hardware_concurrency();  // that independent CTAs run on
   Landing landing = Landing::kLatest;
 };
 
@@ -55,6 +59,12 @@ struct Launch {
   std::array<uint32_t, 3> block{1, 1, 1};
   std::array<uint32_t, 3> cluster{1, 1, 1};
   uint32_t dynamic_shared = 0;
+  const void* stream = nullptr;
+  bool is_programmatic = false;  // may run beside the launch before it in the stream
+
+  uint32_t num_threads() const { return block[0] * block[1] * block[2]; }
+  uint64_t num_ctas() const { return uint64_t{grid[0]} * grid[1] * grid[2]; }
+  uint64_t cluster_size() const { return uint64_t{cluster[0]} * cluster[1] * cluster[2]; }
 };
 
 struct Barrier {
@@ -63,13 +73,13 @@ struct Barrier {
   uint32_t expected = 0;  // 0: nobody is there
   uint32_t votes = 0;     // bar.red
   uint32_t waiting = 0;   // warps, one bit each
-  std::vector<uint32_t> clocks;
+  View view;
 };
 
 // What a wait on an mbarrier makes visible: the arrivals of the phase under way, of the complete
 // one.
-struct MbarrierClocks {
-  std::vector<uint32_t> arriving, complete;
+struct MbarrierViews {
+  View arriving, complete;
 };
 
 struct Grid;
@@ -84,15 +94,15 @@ struct Cta {
   SharedShadow shadow;
   std::vector<Warp> warps;
   std::array<Barrier, 16> barriers;
-  std::map<uint32_t, MbarrierClocks> mbarriers;  // by offset
+  std::map<uint32_t, MbarrierViews> mbarriers;  // by offset
   std::vector<uint32_t> fenced;  // up to which clock fence.proxy.async covers each warp's writes
   uint32_t writer_clock = 0;     // of the async proxy
   uint32_t reader_clock = 0;
 
-  std::vector<Cta*> peers;       // of the cluster, by rank
-  uint32_t cluster_arrived = 0;  // of rank 0 only: warps at barrier.cluster
-  uint32_t cluster_phase = 0;    // of rank 0 only
-  std::vector<uint32_t> cluster_clocks, cluster_released;
+  std::vector<Cta*> peers;                   // of the cluster, by rank
+  uint32_t cluster_arrived = 0;              // of rank 0 only: warps at barrier.cluster
+  uint32_t cluster_phase = 0;                // of rank 0 only
+  Known cluster_arriving, cluster_released;  // of rank 0 only
   uint32_t done = 0;
 };
 
@@ -104,6 +114,8 @@ struct Grid {
 
   // Records a report; the place is the warp's current instruction.
   void report(const Warp& w, const std::string& kind, uint32_t index, int lane,
+              const std::string& text);
+  void report(uint64_t cta, uint64_t warp, const std::string& kind, uint32_t index, int lane,
               const std::string& text);
   uint32_t random();
 
@@ -118,8 +130,14 @@ struct Grid {
   std::map<std::pair<std::string, uint32_t>, Report> reports;
   uint64_t num_instructions = 0;
   uint64_t num_matrix = 0;
+  uint64_t last_progress = 0;  // when memory was last written, or a barrier passed
   bool is_stopped = false;
+  uint64_t share = 0, num_shares = 1;            // of the clusters, in their order
   std::deque<std::function<void()>> bulk_loads;  // issued, not landed
+  GlobalShadow touched;
+  Locations locations;
+  // Of the grid before, where this one may run beside it until griddepcontrol.wait.
+  std::shared_ptr<const GlobalShadow> before;
 
  private:
   void start(Cta& cta, uint32_t linear);
@@ -130,7 +148,7 @@ struct Grid {
   bool step(Cta& cta);
   std::vector<uint32_t> order_of(uint32_t count);
   void special_registers(const Cta& cta, Warp& w) const;
-  void report_hang(const std::vector<std::unique_ptr<Cta>>& resident);
+  void report_hang(const std::vector<std::unique_ptr<Cta>>& resident, uint64_t num_waiting);
 
   uint32_t random_state_;
   std::vector<std::unique_ptr<Cta>> spare_;

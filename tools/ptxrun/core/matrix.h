@@ -3,9 +3,11 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <string_view>
 
 #include "core/grid.h"
 #include "core/numeric.h"
@@ -81,9 +83,33 @@ inline float truncated_sum(const float* a, const float* b, int stride_b, int cou
   return rounded;
 }
 
+// What a permutation of k depends on: the instruction's kind, not how many rows or columns it has.
+inline uint32_t kind_of(std::string_view opcode) {
+  uint32_t hash = 2166136261u;
+  const size_t m = opcode.find(".m"), k = opcode.find('k', m);
+  for (size_t i = 0; i < opcode.size(); ++i) {
+    if (i < m || i >= k) hash = (hash ^ static_cast<uint8_t>(opcode[i])) * 16777619u;
+  }
+  return hash;
+}
+
+template <int kK>
+std::array<int, kK> order_of_k(MmaMode mode, uint32_t seed) {
+  std::array<int, kK> order;
+  for (int i = 0; i < kK; ++i) order[i] = i;
+  if (mode == MmaMode::kPermuted) {
+    for (int i = kK; i > 1; --i) {
+      seed = seed * 1664525u + 1013904223u;
+      std::swap(order[i - 1], order[(seed >> 8) % i]);
+    }
+  }
+  return order;
+}
+
 // c[16][8] += a[16][kK] * b[kK][8]
 template <int kK>
-void multiply_block(const float (*a)[kK], const float (*b)[8], float (*c)[8], MmaMode mode) {
+void multiply_block(const float (*a)[kK], const float (*b)[8], float (*c)[8], MmaMode mode,
+                    uint32_t seed) {
   using Row = float __attribute__((vector_size(32)));
   if (mode == MmaMode::kBlockTruncated) {
     for (int row = 0; row < 16; ++row) {
@@ -91,14 +117,11 @@ void multiply_block(const float (*a)[kK], const float (*b)[8], float (*c)[8], Mm
     }
     return;
   }
-  // Permuted: an odd step goes once through all k, for kK is a power of two.
-  const int step = mode == MmaMode::kPermuted ? (kK / 2 + 3) | 1 : 1;
-  const int first = mode == MmaMode::kPermuted ? kK / 3 : 0;
+  const std::array<int, kK> order = order_of_k<kK>(mode, seed);
   for (int row = 0; row < 16; row += 4) {
     Row sums[4];
     std::memcpy(sums, c[row], sizeof sums);
-    for (int i = 0; i < kK; ++i) {
-      const int k = (first + i * step) % kK;
+    for (const int k : order) {
       Row factors;
       std::memcpy(&factors, b[k], sizeof factors);
       for (int r = 0; r < 4; ++r) sums[r] += a[row + r][k] * factors;

@@ -25,6 +25,7 @@ struct Allocation {
   std::string name;
   // One flag per byte: written yet. Empty: all of it was, by whoever made it.
   std::vector<uint8_t> is_written;
+  bool is_constant = false;  // an input, which nobody may write
 
   bool holds(uint64_t address, uint64_t count) const {
     return address - base <= bytes && count <= bytes - (address - base);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/memory.h"
+#include "core/order.h"
 #include "core/ptx.h"
 
 namespace ptxrun {
@@ -27,6 +28,7 @@ struct Ref {
 struct Instruction {
   Handler run = nullptr;
   std::vector<Ref> refs;
+  uint64_t written = 0;    // which of the refs are destinations, one bit each
   uint32_t predicate = 0;  // offset of the guard
   bool has_predicate = false;
   bool is_negated = false;
@@ -37,7 +39,9 @@ struct Instruction {
   uint8_t vector = 1;  // elements per lane
   uint8_t mode = 0;    // meaning is the handler's own
   bool flag = false;
-  int64_t value = 0;  // address offset, immediate, branch target
+  Strength strength = Strength::kWeak;
+  bool is_wide = true;  // a strong access: of the GPU's scope, not the CTA's
+  int64_t value = 0;    // address offset, immediate, branch target
   std::vector<int64_t> table;
   uint32_t index = 0;  // its own place: what counters and reports are kept by
 };
@@ -56,6 +60,7 @@ struct Kernel {
   std::vector<uint8_t> registers;  // a fresh register file, constants in place
   uint32_t shared_bytes = 0;       // static
   uint32_t local_bytes = 0;        // per thread
+  bool is_divisible = false;       // its CTAs may run on several threads
 };
 
 // Offsets of special registers, the same in every kernel.
@@ -134,8 +139,16 @@ class Module {
   std::map<std::string, std::unique_ptr<Kernel>> kernels_;
 };
 
+// The parts of an opcode, which dots separate; and the first parts that are known.
+std::vector<std::string> split(const std::string& opcode);
+std::vector<std::string> instruction_names();
+
 // Demangled, and cut to what fits a message.
 std::string readable(const std::string& name);
+
+// No CTA can see what another one has done, but by a race: each may run on a thread of its own.
+// Defined in parallel.cpp.
+bool is_divisible(const Function& function);
 
 // Defined in decode.cpp.
 std::unique_ptr<Kernel> decode(const Module& module, const Function& function);

@@ -1,7 +1,8 @@
 // Shared-memory shadow: who touched each byte last, and whether that is ordered before an access.
 //
 // FastTrack at the grain of warps: a clock per warp, advanced by every barrier it passes; a barrier
-// joins what its warps have seen. Within a warp, lanes are ordered only by bar.warp.sync.
+// joins what its warps have seen. Within a warp, lanes are ordered only by bar.warp.sync. Warps of
+// the other CTAs of a cluster take part.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +12,14 @@
 
 namespace ptxrun {
 
+struct Cta;
 struct Warp;
 
 enum class Access : uint8_t { kRead, kWrite, kAtomic, kAsyncWrite };
 
 class SharedShadow {
  public:
-  void reset(uint32_t bytes, uint32_t num_warps);
+  void reset(const Cta& owner, uint32_t bytes, uint32_t num_warps);
   bool is_on() const { return !writes_.empty(); }
   void access(Warp& w, uint32_t offset, uint32_t bytes, Access kind, int lane, uint32_t index);
   // A bulk copy is complete: the bytes are the async proxy's, `clock` its own.
@@ -31,7 +33,8 @@ class SharedShadow {
  private:
   // The last write of a byte, packed: clock, warp, lane, instruction, flags.
   struct Cell {
-    uint32_t clock = 0;
+    uint32_t clock : 29 = 0;
+    uint32_t rank : 3 = 0;
     uint16_t index = 0;
     uint8_t warp = 0;
     uint8_t lane_and_flags = 0;
@@ -47,6 +50,9 @@ class SharedShadow {
     bool operator==(const Reader&) const = default;
   };
 
+  bool is_before(const Warp& w, uint32_t rank, uint32_t agent, uint32_t clock) const;
+  std::string name_of(uint32_t rank, uint32_t agent) const;
+  uint32_t reader_of(uint32_t rank, uint32_t agent) const;  // its place in a set
   void check_write_before(Warp& w, const Cell& cell, uint32_t offset, Access kind, int lane,
                           uint32_t index);
   void check_reads_before(Warp& w, uint32_t set, uint32_t offset, int lane, uint32_t index);
@@ -54,7 +60,8 @@ class SharedShadow {
 
   std::vector<Cell> writes_;
   std::vector<uint32_t> reads_;               // a set of readers for each byte; 0: none
-  std::vector<std::vector<Reader>> readers_;  // of each set, by warp
+  std::vector<std::vector<Reader>> readers_;  // of each set, by rank and agent
+  const Cta* owner_ = nullptr;
   uint32_t num_warps_ = 0;
   uint32_t memo_set_ = 0, memo_warp_ = 0, memo_result_ = 0;
   Reader memo_reader_;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/order.h"
 #include "core/program.h"
 
 namespace ptxrun {
@@ -66,9 +67,10 @@ struct Warp {
   uint32_t barrier_mask = 0;
 
   // Happens-before: what this warp has seen of each agent's clock; its own is the current one.
-  // Agents are the W warps, the async proxy as writer (W), and for each warp the async proxy as
-  // reader of its bulk stores (W + 1 + warp) and of its wgmma operands (2W + 1 + warp).
-  std::vector<uint32_t> clocks;
+  // Agents are the W warps, the async proxy as writer (W), for each warp the async proxy as reader
+  // of its bulk stores (W + 1 + warp) and of its wgmma operands (2W + 1 + warp), and the grid
+  // before (3W + 1), which is over or not.
+  View view;
 
   std::vector<AsyncCopy> copies;              // not committed
   std::deque<std::vector<AsyncCopy>> groups;  // committed
@@ -77,8 +79,8 @@ struct Warp {
   BulkGroup bulk;                     // not committed
   std::deque<BulkGroup> bulk_groups;  // committed
 
-  // wgmma: registers that hold sums under way, by the number of their group.
-  std::map<uint32_t, uint32_t> in_flight;
+  // wgmma: registers that hold sums under way, and operands, by the number of their group.
+  std::map<uint32_t, uint32_t> in_flight, being_read;
   uint32_t matrix_group = 0;
   std::deque<uint32_t> matrix_clocks;  // of the groups not waited for, the last one still open
   bool has_matrix_fence = false;

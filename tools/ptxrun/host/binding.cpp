@@ -19,6 +19,11 @@ std::array<uint32_t, 3> three(const std::vector<uint32_t>& extents) {
 
 struct PyModule {
   explicit PyModule(const std::string& ptx) : module(ptx, Device::get().memory()) {}
+  ~PyModule() {
+    std::erase_if(Device::get().stats(), [&](const auto& s) { return s.second.module == &module; });
+  }
+  PyModule(const PyModule&) = delete;
+  PyModule& operator=(const PyModule&) = delete;
 
   std::string launch(const std::string& name, const std::string& parameters,
                      const std::vector<uint32_t>& grid, const std::vector<uint32_t>& block,
@@ -107,6 +112,7 @@ PYBIND11_MODULE(_ptxrun, m) {
       .def_readwrite("resident", &ptxrun::Options::resident)
       .def_readwrite("max_instructions", &ptxrun::Options::max_instructions)
       .def_readwrite("mma", &ptxrun::Options::mma)
+      .def_readwrite("threads", &ptxrun::Options::threads)
       .def_readwrite("landing", &ptxrun::Options::landing)
       .def_readwrite("perturb_approx", &ptxrun::Options::perturb_approx);
 
@@ -122,19 +128,17 @@ PYBIND11_MODULE(_ptxrun, m) {
       .def("census", &PyModule::census)
       .def("parameters", &PyModule::parameters);
 
+  m.def("instructions", &ptxrun::instruction_names);
   m.def("options", [] { return &Device::get().options; }, py::return_value_policy::reference);
   m.def("set_edit", [](std::function<std::string(const std::string&)> edit) {
     Device::get().set_edit(std::move(edit));
   });
   m.def("set_arch", [](int arch) { Device::get().arch = arch; });
-  m.def("map", [](uint64_t data, uint64_t storage, uint64_t first, uint64_t bytes,
-                  const std::string& name) {
-    return Device::get().map(reinterpret_cast<void*>(data), storage, first, bytes, name);
+  m.def("reserve", [](uint64_t bytes) { return Device::get().reserve(bytes); });
+  m.def("map", [](uint64_t base, uint64_t data, uint64_t first, uint64_t bytes,
+                  const std::string& name, bool is_constant) {
+    Device::get().map(base, reinterpret_cast<void*>(data), first, bytes, name, is_constant);
   });
-  m.def("map_more",
-        [](uint64_t base, uint64_t data, uint64_t first, uint64_t bytes, const std::string& name) {
-          Device::get().map_more(base, reinterpret_cast<void*>(data), first, bytes, name);
-        });
   m.def("allocate", [](uint64_t bytes, const std::string& name) {
     return Device::get().allocate(bytes, name);
   });

@@ -28,11 +28,14 @@ cudaError_t remember(cudaError_t error) {
 }
 
 cudaError_t launch(const void* function, dim3 grid, dim3 block, void** arguments, size_t shared,
-                   dim3 cluster = dim3(1, 1, 1)) {
+                   cudaStream_t stream, dim3 cluster = dim3(1, 1, 1),
+                   bool is_programmatic = false) {
   const Launch shape{{grid.x, grid.y, grid.z},
                      {block.x, block.y, block.z},
                      {cluster.x, cluster.y, cluster.z},
-                     static_cast<uint32_t>(shared)};
+                     static_cast<uint32_t>(shared),
+                     stream,
+                     is_programmatic};
   const std::string wrong = Device::get().launch(function, shape, arguments);
   if (wrong.empty()) return cudaSuccess;
   return remember(wrong == "stopped" ? cudaErrorLaunchFailure : cudaErrorInvalidValue);
@@ -41,6 +44,7 @@ cudaError_t launch(const void* function, dim3 grid, dim3 block, void** arguments
 // Device memory by its address, host memory as it is.
 void* reachable(const void* p, size_t bytes) {
   Device& device = Device::get();
+  device.finish_launches();
   const auto address = reinterpret_cast<uint64_t>(p);
   if (device.memory().find(address, bytes) != nullptr) return device.data(address, bytes);
   return const_cast<void*>(p);
@@ -95,26 +99,30 @@ cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
 }
 
 cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void** arguments,
-                               size_t shared, cudaStream_t) {
-  return launch(kernel, grid, block, arguments, shared);
+                               size_t shared, cudaStream_t stream) {
+  return launch(kernel, grid, block, arguments, shared, stream);
 }
 
 cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** arguments,
-                             size_t shared, cudaStream_t) {
-  return launch(function, grid, block, arguments, shared);
+                             size_t shared, cudaStream_t stream) {
+  return launch(function, grid, block, arguments, shared, stream);
 }
 
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function,
                                 void** arguments) {
   dim3 cluster(1, 1, 1);
+  bool is_programmatic = false;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     const cudaLaunchAttribute& a = config->attrs[i];
     if (a.id == cudaLaunchAttributeClusterDimension) {
       cluster = dim3(a.val.clusterDim.x, a.val.clusterDim.y, a.val.clusterDim.z);
     }
+    if (a.id == cudaLaunchAttributeProgrammaticStreamSerialization) {
+      is_programmatic = a.val.programmaticStreamSerializationAllowed != 0;
+    }
   }
   return launch(function, config->gridDim, config->blockDim, arguments, config->dynamicSmemBytes,
-                cluster);
+                config->stream, cluster, is_programmatic);
 }
 
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }

@@ -52,18 +52,16 @@ Device& Device::get() {
   return *device;
 }
 
-uint64_t Device::map(void* data, uint64_t storage_bytes, uint64_t first, uint64_t bytes,
-                     const std::string& name) {
+uint64_t Device::reserve(uint64_t storage_bytes) {
   auto reserved = std::make_unique<Reserved>(storage_bytes);
   const uint64_t base = reserved->base();
   mappings_[base].reserved = std::move(reserved);
-  map_more(base, data, first, bytes, name);
   return base;
 }
 
-void Device::map_more(uint64_t base, void* data, uint64_t first, uint64_t bytes,
-                      const std::string& name) {
-  memory_.add({base + first, bytes, static_cast<uint8_t*>(data) + first, name, {}});
+void Device::map(uint64_t base, void* data, uint64_t first, uint64_t bytes, const std::string& name,
+                 bool is_constant) {
+  memory_.add({base + first, bytes, static_cast<uint8_t*>(data) + first, name, {}, is_constant});
   mappings_.at(base).ranges.push_back(base + first);
 }
 
@@ -81,6 +79,7 @@ uint64_t Device::allocate(uint64_t bytes, const std::string& name) {
 }
 
 void Device::release(uint64_t base) {
+  finish_launches();
   const auto found = mappings_.find(base);
   if (found == mappings_.end()) throw Error("released twice, or never allocated");
   for (const uint64_t range : found->second.ranges) memory_.remove(range);
@@ -105,6 +104,7 @@ uint8_t* Device::data(uint64_t address, uint64_t bytes) {
 void Device::set_edit(std::function<std::string(const std::string&)> edit) {
   edit_ = std::move(edit);
   stats_.clear();
+  finish_launches();
   for (auto& binary : binaries_) binary->modules.clear();
 }
 
@@ -213,28 +213,21 @@ std::string Device::launch(Module& module, const Kernel& kernel, const Launch& a
     reports_.push_back({"launch", kernel.name + ": " + wrong, 1});
     return wrong;
   }
-  Grid grid(module, kernel, memory_, launch, options, parameters);
-  grid.run();
-  for (auto& [where, report] : grid.reports) reports_.push_back(std::move(report));
+  const bool follows = launch.is_programmatic && launch.stream == last_stream_;
+  const std::unique_ptr<Grid> grid = run_launch(module, kernel, memory_, launch, options,
+                                                parameters, follows ? last_touched_ : nullptr);
+  last_touched_ = std::make_shared<const GlobalShadow>(std::move(grid->touched));
+  last_stream_ = launch.stream;
+  for (auto& [where, report] : grid->reports) reports_.push_back(std::move(report));
   KernelStats& stats = stats_[kernel.name];
   stats.module = &module;
   stats.kernel = &kernel;
   ++stats.launches;
-  stats.instructions += grid.num_instructions;
-  stats.matrix += grid.num_matrix;
-  stats.counters.resize(grid.counters.size());
-  for (size_t i = 0; i < grid.counters.size(); ++i) {
-    Counter& sum = stats.counters[i];
-    const Counter& c = grid.counters[i];
-    sum = {sum.runs + c.runs,
-           sum.lanes + c.lanes,
-           sum.bytes + c.bytes,
-           sum.sectors + c.sectors,
-           sum.ideal_sectors + c.ideal_sectors,
-           sum.waves + c.waves,
-           sum.ideal_waves + c.ideal_waves};
-  }
-  return grid.is_stopped ? "stopped" : "";
+  stats.instructions += grid->num_instructions;
+  stats.matrix += grid->num_matrix;
+  stats.counters.resize(grid->counters.size());
+  for (size_t i = 0; i < grid->counters.size(); ++i) stats.counters[i] += grid->counters[i];
+  return grid->is_stopped ? "stopped" : "";
 }
 
 std::vector<Report> Device::take_reports() { return std::exchange(reports_, {}); }

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/grid.h"
+#include "core/parallel.h"
 
 namespace ptxrun {
 
@@ -52,11 +52,11 @@ class Device {
   Options options;
   int arch = 80;
 
-  // Memory of the host's own, seen by kernels at a new address. Released by that address.
-  uint64_t map(void* data, uint64_t storage_bytes, uint64_t first, uint64_t bytes,
-               const std::string& name);
-  // A further range of a mapped storage.
-  void map_more(uint64_t base, void* data, uint64_t first, uint64_t bytes, const std::string& name);
+  // An address for memory of the host's own, by which it is released.
+  uint64_t reserve(uint64_t storage_bytes);
+  // A range of it that kernels see.
+  void map(uint64_t base, void* data, uint64_t first, uint64_t bytes, const std::string& name,
+           bool is_constant);
   // New memory; reads before writes are reported. nullptr data for sizes of 0.
   uint64_t allocate(uint64_t bytes, const std::string& name);
   void release(uint64_t base);
@@ -80,6 +80,9 @@ class Device {
   std::string launch(Module& module, const Kernel& kernel, const Launch& launch,
                      const uint8_t* parameters);
   uint32_t& dynamic_limit(const void* host) { return dynamic_limits_[host]; }
+
+  // What was launched is over: no later launch may run beside it.
+  void finish_launches() { last_touched_ = nullptr; }
 
   std::vector<Report> take_reports();
   std::map<std::string, KernelStats>& stats() { return stats_; }
@@ -107,6 +110,8 @@ class Device {
   std::map<const void*, uint32_t> dynamic_limits_;
   std::map<uint64_t, Mapping> mappings_;
   std::vector<uint64_t> temporaries_;
+  std::shared_ptr<const GlobalShadow> last_touched_;
+  const void* last_stream_ = nullptr;
   std::vector<Report> reports_;
   std::map<std::string, KernelStats> stats_;
 };

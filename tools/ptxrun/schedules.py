@@ -1,0 +1,19 @@
+"""Every order of warps and CTAs with every landing of asynchronous copies, and every way to add."""
+
+from itertools import product
+from typing import Any
+
+from ._ptxrun import Landing, MmaMode, Order
+
+ORDERS = (Order.FORWARD, Order.REVERSE, Order.RANDOM)
+LANDINGS = (Landing.LATEST, Landing.EARLIEST, Landing.RANDOM)
+MODES = (MmaMode.CHAINED, MmaMode.BLOCK_TRUNCATED, MmaMode.PERMUTED)
+
+# Options for using(). CTAs run one after another, and several at a time.
+SCHEDULES: list[dict[str, Any]] = [
+    {"order": order, "landing": landing, "resident": 1 + 4 * (i % 2), "seed": i}
+    for i, (order, landing) in enumerate(product(ORDERS, LANDINGS))
+]
+MATRIX: list[dict[str, Any]] = [
+    schedule | {"mma": mode} for mode in MODES for schedule in SCHEDULES
+]
