@@ -1,38 +1,62 @@
-"""Bytes that the CUDA kernels move, from ptxrun's counters (a model of sectors and wavefronts)."""
+"""Bytes that the CUDA kernels move, from ptxrun's counters (a model of sectors and wavefronts).
+
+Budgets of the three that decide speed: sectors of operands at most 1.03 of what they hold, wavefronts
+of shared memory at most 1.05 of the fewest. Real heads and depths; few of them.
+"""
 
 import pytest
 import torch
 
-from dflash_ops import lm_head_topk, pack_weight, verify_gemm
+from dflash_ops import compact_kv, lm_head_topk, pack_weight, tree_attention, verify_gemm
 
 ptxrun = pytest.importorskip("ptxrun")
 if not hasattr(ptxrun, "emulated"):
     pytest.skip("ptxrun is not built", allow_module_level=True)
 SECTOR = 32
+SECTORS, WAVES = 1.03, 1.05
 
 
-def rows_of(kernel, call):
+def counted(kernel, call):
+    """Rows and sums of a kernel."""
     ptxrun.counters(reset=True)
-    call()
-    return [row for row in ptxrun.counters(reset=True) if kernel in row.kernel]
+    with ptxrun.using(footprint=True), ptxrun.emulated(missing=pytest.fail):
+        call()
+    (found,) = [k for k in ptxrun.by_kernel() if kernel in k.kernel]
+    return [r for r in ptxrun.counters(reset=True) if r.kernel == found.kernel], found
+
+
+def asked(rows, *opcodes):
+    return sum(row.sectors for row in rows if row.opcode.startswith(opcodes))
+
+
+def touched(kernel, *names):
+    """Sectors of tensors, each once."""
+    footprint = kernel.total.footprint
+    return sum(read for name, (read, _) in footprint.items() if name.split("/")[0] in names)
+
+
+def assert_waves(kernel):
+    assert kernel.waves <= WAVES * kernel.ideal_waves, f"{kernel.waves}, not {kernel.ideal_waves}"
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("num_rows", [1, 8, 32, 64])
 def test_verify_gemm_reads_the_weight_once(num_rows, dtype, is_packed):
-    num_outputs, depth = 128, 512
+    num_outputs, depth = 128, 2048
     x, weight = torch.randn(num_rows, depth).to(dtype), torch.randn(num_outputs, depth).to(dtype)
     with ptxrun.emulated(missing=pytest.fail):
         packed = pack_weight(weight) if is_packed else weight
-        rows = rows_of("verify_gemm", lambda: verify_gemm(x, packed))
+    rows, kernel = counted("verify_gemm", lambda: verify_gemm(x, packed))
     copies = [row for row in rows if row.opcode.startswith("cp.async")]
     assert all(row.sectors == row.ideal_sectors for row in copies)
     blocks = num_outputs // (64 if num_rows > 32 else 16)  # CTAs, each of which reads x
     moved = weight.numel() + blocks * x.numel()
-    assert sum(row.sectors for row in copies) * SECTOR == moved * dtype.itemsize
+    assert asked(copies, "cp.async") * SECTOR == moved * dtype.itemsize
+    assert touched(kernel, "weight") * SECTOR == weight.numel() * dtype.itemsize
     loop = [row for row in rows if row.opcode.startswith("ld.shared.v4")]
     assert loop and all(row.waves == row.ideal_waves for row in loop)
+    assert_waves(kernel)
 
 
 @pytest.mark.parametrize("is_packed", [False, True])
@@ -42,7 +66,7 @@ def test_the_lm_head_ops_read_the_head_once(num_rows, is_packed):
     h, weight = torch.randn(num_rows, depth).bfloat16(), torch.randn(vocab, depth).bfloat16()
     with ptxrun.emulated(missing=pytest.fail):
         head = pack_weight(weight) if is_packed else weight
-        rows = rows_of("head_scan", lambda: lm_head_topk(h, head, k=k))
+    rows, _ = counted("head_scan", lambda: lm_head_topk(h, head, k=k))
     copies = [row for row in rows if row.opcode.startswith("cp.async")]
     assert all(row.sectors == row.ideal_sectors for row in copies)
     tiles = vocab // (128 if num_rows > 32 else 256)  # of ids, each of which reads the rows
@@ -53,3 +77,41 @@ def test_the_lm_head_ops_read_the_head_once(num_rows, is_packed):
     # Two sums per tile; per CTA, of which a large vocabulary has few for its size, the 64 best.
     left = sum(row.bytes for row in rows if row.opcode.startswith("st.global"))
     assert left == num_rows * tiles * (16 + 64 * 8)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dim", [64, 128, 256])
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_tree_attention_reads_each_page_once(dim, dtype, page_size):
+    """8 rows of 8 query heads fill a tile; 1024 keys of 2 KV heads."""
+    kv_heads, keys, rows = 2, 1024, 8
+    pages = torch.randn(2, (keys + 16) // page_size, page_size, kv_heads, dim).to(dtype)
+    q = torch.randn(rows, 8 * kv_heads, dim).to(dtype)
+    call = {
+        "block_table": torch.randperm(pages.shape[1]).reshape(1, -1),
+        "cu_rows": torch.tensor([0, rows]),
+        "ctx_lens": torch.tensor([keys]),
+    }
+    counts, kernel = counted(
+        "tree_attention", lambda: tree_attention(q, pages[0], pages[1], **call)
+    )
+    once = touched(kernel, "k_cache", "v_cache")
+    assert once * SECTOR == 2 * (keys + rows) * kv_heads * dim * dtype.itemsize
+    assert asked(counts, "cp.async") <= SECTORS * once
+    assert_waves(kernel)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.uint8])
+def test_compact_kv_moves_rows_once(dtype):
+    caches = [torch.randint(100, (8, 16, 8, 128)).to(dtype) for _ in range(4)]
+    call = {
+        "block_tables": [torch.arange(8).reshape(2, 4)],
+        "accepted_rows": torch.tensor([[0, 2, 4, 6], [8, 9, 13, 15]]),
+        "cu_rows": torch.tensor([0, 8, 16]),
+        "ctx_lens": torch.tensor([20, 37]),
+    }
+    rows, _ = counted("compact_kv", lambda: compact_kv(caches[:2], caches[2:], **call))
+    moved = 5 * len(caches) * 8 * 128 * dtype.itemsize // SECTOR
+    wide = [row for row in rows if ".v4" in row.opcode or ".v2" in row.opcode]
+    assert moved <= asked(wide, "ld.global") <= SECTORS * moved
+    assert moved <= asked(wide, "st.global") <= SECTORS * moved

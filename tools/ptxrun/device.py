@@ -62,12 +62,16 @@ def _ops() -> Iterator[Any]:
             yield getattr(getattr(torch.ops.dflash, base), overload or "default")
 
 
-@contextmanager
-def emulated(missing: Callable[[str], Any], arch: int = 80) -> Iterator[None]:
-    """Ops on CPU tensors run as CUDA kernels of `arch`; `missing(op)` those that have none."""
+def load_library() -> None:
     import dflash_ops  # noqa: F401  the schemas
 
     torch.ops.load_library(LIBRARY)
+
+
+@contextmanager
+def emulated(missing: Callable[[str], Any], arch: int = 80) -> Iterator[None]:
+    """Ops on CPU tensors run as CUDA kernels of `arch`; `missing(op)` those that have none."""
+    load_library()
     _ptxrun.set_arch(arch)
     library = torch.library.Library("dflash", "IMPL")
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key

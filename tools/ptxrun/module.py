@@ -7,10 +7,10 @@ import os
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -134,78 +134,80 @@ class Module:
     def launch(
         self,
         name: str,
-        arguments: Sequence[Any],
+        params: Sequence[Any] | bytes | ctypes.Structure,
         grid: Sequence[int],
         block: Sequence[int],
         smem: int = 0,
         cluster: Sequence[int] = (1, 1, 1),
         restored: Sequence[torch.Tensor] = (),
+        tensors: Mapping[str | int, torch.Tensor] | None = None,
+        checks: bool | None = None,
     ) -> None:
         """Runs a kernel named by its mangled name or a part of it.
 
-        An argument is a tensor (its address is passed), bytes (a struct), or a number that
-        torch.tensor turns into the parameter's size. Tensors inside a struct are not seen: pass
-        them through :class:`ptxrun.memory.DeviceMemory` and put the addresses in yourself.
-        `restored` are those of the arguments that must be at exit what they were: a workspace.
+        Args:
+            params: one value per parameter: a tensor (its address is passed), bytes or a
+                ctypes.Structure (a struct), or a number that is cut to the parameter's size. Or the
+                one struct itself that the kernel takes.
+            smem: bytes of dynamic shared memory.
+            tensors: the tensors that `params`, a struct, points to: by field ("x", "k.data") or by
+                the byte offset of the pointer. A kernel may touch these tensors and nothing else.
+            checks: on or off, for this launch.
+            restored: tensors that must be at exit what they were: a workspace.
+        Raises:
+            KernelError: a check failed.
         """
         name = self._name(name)
-        memory = DeviceMemory([(f"argument {i}", x) for i, x in _tensors(arguments)])
+        layout = self._module.parameters(name)
+        is_struct = isinstance(params, (bytes, ctypes.Structure))
+        values = [params] if is_struct else list(params)
+        named = [(f"argument {i}", x) for i, x in _tensors(values)]
+        named += [(str(field), x) for field, x in (tensors or {}).items()]
+        memory = DeviceMemory(named)
         try:
-            layout = self._module.parameters(name)
             packed = bytearray(max((offset + size for offset, size in layout), default=0))
-            for (offset, size), value in zip(layout, arguments, strict=True):
-                if torch.is_tensor(value):
-                    value = memory.to_device(value).data_ptr().to_bytes(8, "little")
-                elif isinstance(value, int):
-                    value = (value % (1 << (8 * size))).to_bytes(size, "little")
-                if len(value) != size:
-                    raise ValueError(f"a parameter has {size} bytes, got {len(value)}")
-                packed[offset : offset + size] = value
             before = [x.clone() for x in restored]
-            self._module.launch(name, bytes(packed), list(grid), list(block), smem, list(cluster))
+            for (offset, size), value in zip(layout, values, strict=True):
+                data = _bytes_of(value, size, memory)
+                if len(data) != size:
+                    raise ValueError(f"a parameter has {size} bytes, got {len(data)}")
+                packed[offset : offset + size] = data
+            for field, tensor in (tensors or {}).items():
+                at = field if isinstance(field, int) else _field_offset(params, field)
+                packed[at : at + 8] = _bytes_of(tensor, 8, memory)
+            arguments = (bytes(packed), list(grid), list(block), smem, list(cluster))
+            with using(**({} if checks is None else {"checks": checks})):
+                self._module.launch(name, *arguments)
             raise_reports()
-            _check_restored(arguments, restored, before)
+            _check_restored(named, restored, before)
         finally:
             memory.release()
 
 
 def _check_restored(
-    arguments: Sequence[Any], restored: Sequence[torch.Tensor], before: Sequence[torch.Tensor]
+    named: Sequence[tuple[str, torch.Tensor]],
+    restored: Sequence[torch.Tensor],
+    before: Sequence[torch.Tensor],
 ) -> None:
     for x, old in zip(restored, before, strict=True):
         if not torch.equal(x.view(torch.uint8), old.view(torch.uint8)):
-            i = next(i for i, argument in _tensors(arguments) if argument is x)
-            raise KernelError(f"argument {i} is not as it was before the launch")
+            name = next(name for name, tensor in named if tensor is x)
+            raise KernelError(f"{name} is not as it was before the launch")
 
 
-class Row(NamedTuple):
-    """What one instruction did in all launches so far; sectors and wavefronts are a model."""
-
-    kernel: str
-    line: int
-    ptx_line: int
-    opcode: str
-    runs: int
-    lanes: int
-    bytes: int
-    sectors: int
-    ideal_sectors: int
-    waves: int
-    ideal_waves: int
+def _bytes_of(value: Any, size: int, memory: DeviceMemory) -> bytes:
+    if torch.is_tensor(value):
+        return memory.to_device(value).data_ptr().to_bytes(8, "little")
+    if isinstance(value, int):
+        return (value % (1 << (8 * size))).to_bytes(size, "little")
+    return bytes(value)
 
 
-def counters(reset: bool = False) -> list[Row]:
-    rows = [Row(*row) for row in _ptxrun.counters()]
-    if reset:
-        _ptxrun.reset_counters()
-    return rows
-
-
-class Total(NamedTuple):
-    launches: int
-    instructions: int
-    matrix: int
-
-
-def totals() -> dict[str, Total]:
-    return {name: Total(*total) for name, total in _ptxrun.totals().items()}
+def _field_offset(params: Any, path: str) -> int:
+    if not isinstance(params, ctypes.Structure):
+        raise TypeError(f"tensors: {path!r} names a field, but params is no ctypes.Structure")
+    offset, kind = 0, type(params)
+    for name in path.split("."):
+        offset += getattr(kind, name).offset
+        kind = dict(kind._fields_)[name]
+    return offset

@@ -19,10 +19,6 @@ uint8_t* reach_all(Warp& w, const Instruction& in, Space space, const uint64_t* 
 // All lanes' addresses: the base register and the instruction's offset. Defined in exec_memory.cpp.
 void addresses_of(Warp& w, const Instruction& in, Ref base, uint64_t* addresses);
 
-// Counts the sectors or shared-memory wavefronts of one instruction.
-void count_access(Warp& w, const Instruction& in, Space space, const uint64_t* addresses,
-                  uint64_t bytes, uint32_t mask);
-
 // Which memory a generic address is in.
 Space space_at(uint64_t address);
 

@@ -8,6 +8,7 @@
 #include "core/async.h"
 #include "core/decode.h"
 #include "core/tensor_map.h"
+#include "core/traffic.h"
 
 namespace ptxrun {
 namespace {
@@ -96,7 +97,13 @@ void bulk_load(Warp& w, const Instruction& in, uint32_t mask) {
       if (source == nullptr) return;
     }
     write_by_proxy(w, in, to, bytes, lane);
+    count_shared_run(w, in, bytes);
+    if (!in.flag) {
+      count_global_run(w, in, from, bytes, Touch::kRead);
+      count_issued(w.cta->bulk_in_flight, w.cta->most_bulk_in_flight, bytes);
+    }
     issue(*w.cta->grid, [&w, &in, to, signal, source, bytes] {
+      if (!in.flag) w.cta->bulk_in_flight -= bytes;
       std::memcpy(to.cta->shared.data() + to.offset, source, bytes);
       land_by_proxy(w, in, to, bytes);
       complete_transactions(w, in, *signal.cta, signal.offset, bytes);
@@ -115,6 +122,8 @@ void bulk_store(Warp& w, const Instruction& in, uint32_t mask) {
     if (from.cta == nullptr) return;
     uint8_t* target = reach_range(w, in, to, bytes, lane, Touch::kWrite);
     if (target == nullptr) return;
+    count_shared_run(w, in, bytes);
+    count_global_run(w, in, to, bytes, Touch::kWrite);
     const uint32_t clock = read_by_proxy(w, in, from.offset, bytes);
     store(
         w,
@@ -182,6 +191,30 @@ void for_runs(Warp& w, const Instruction& in, const Tile& tile, uint8_t* shared,
   }
 }
 
+// The rows of a tile, as far as they lie in the tensor.
+void count_tile(Warp& w, const Instruction& in, const Tile& tile, Touch touch) {
+  const TensorMap& map = tile.map;
+  uint32_t index[5] = {};
+  const uint32_t row_bytes = uint32_t{map.box[0]} * map.element_bytes;
+  const int64_t begin = std::max(tile.at[0], 0);
+  const int64_t end =
+      std::min(int64_t{tile.at[0]} + map.box[0], static_cast<int64_t>(map.extents[0]));
+  for (uint32_t done = 0; done < tile.bytes && begin < end; done += row_bytes) {
+    bool is_inside = true;
+    uint64_t row = map.base + static_cast<uint64_t>(begin) * map.element_bytes;
+    for (int d = 1; d < map.rank; ++d) {
+      const int64_t at = int64_t{tile.at[d]} + index[d];
+      is_inside &= at >= 0 && at < static_cast<int64_t>(map.extents[d]);
+      row += static_cast<uint64_t>(at) * map.strides[d - 1];
+    }
+    if (is_inside) {
+      count_global_run(w, in, row, static_cast<uint64_t>(end - begin) * map.element_bytes, touch);
+    }
+    for (int d = 1; d < map.rank && ++index[d] == map.box[d]; ++d) index[d] = 0;
+  }
+  count_shared_run(w, in, tile.bytes);
+}
+
 // refs: destination, mbarrier, CTA mask, map, coordinates
 void tensor_load(Warp& w, const Instruction& in, uint32_t mask) {
   for_lanes(mask, [&](int lane) {
@@ -201,7 +234,9 @@ void tensor_load(Warp& w, const Instruction& in, uint32_t mask) {
       if ((ctas >> cta->rank & 1) == 0) continue;
       if (in.flag) to.cta = signal.cta = cta;
       write_by_proxy(w, in, to, tile->bytes, lane);
+      count_issued(to.cta->bulk_in_flight, to.cta->most_bulk_in_flight, tile->bytes);
       issue(*w.cta->grid, [&w, &in, tile, to, signal] {
+        to.cta->bulk_in_flight -= tile->bytes;
         for_runs(w, in, *tile, to.cta->shared.data(), to.offset, Touch::kRead,
                  [&](const uint8_t* global, uint8_t* shared, uint32_t bytes, bool) {
                    if (global != nullptr) {
@@ -214,10 +249,7 @@ void tensor_load(Warp& w, const Instruction& in, uint32_t mask) {
         complete_transactions(w, in, *signal.cta, signal.offset, tile->bytes);
       });
     }
-    Counter& counter = w.cta->grid->counters[in.index];
-    counter.bytes += tile->bytes;
-    counter.sectors += tile->bytes / 32;
-    counter.ideal_sectors += tile->bytes / 32;
+    count_tile(w, in, *tile, Touch::kRead);
   });
 }
 
@@ -250,10 +282,7 @@ void tensor_store(Warp& w, const Instruction& in, uint32_t mask) {
                    });
         },
         clock);
-    Counter& counter = w.cta->grid->counters[in.index];
-    counter.bytes += tile->bytes;
-    counter.sectors += tile->bytes / 32;
-    counter.ideal_sectors += tile->bytes / 32;
+    count_tile(w, in, *tile, Touch::kWrite);
   });
 }
 

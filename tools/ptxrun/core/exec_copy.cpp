@@ -4,9 +4,9 @@
 #include <cstring>
 #include <utility>
 
-#include "core/access.h"
 #include "core/async.h"
 #include "core/decode.h"
+#include "core/traffic.h"
 
 namespace ptxrun {
 namespace {
@@ -20,6 +20,7 @@ void land(Warp& w, const AsyncCopy& copy) {
 void settle(Warp& w, const std::vector<AsyncCopy>& copies) {
   for (const AsyncCopy& copy : copies) {
     if (!copy.has_landed) land(w, copy);
+    if (copy.source_bytes > 0) w.in_flight_bytes -= copy.bytes;
     if (w.cta->shadow.is_on()) {
       w.cta->shadow.land(w, copy.destination, copy.bytes, copy.lane, copy.index);
     }
@@ -71,7 +72,10 @@ void copy(Warp& w, const Instruction& in, uint32_t mask) {
     }
     w.copies.push_back(c);
   });
-  count_access(w, in, Space::kGlobal, from, in.bytes, reads);
+  count_access(w, in, Space::kGlobal, from, in.bytes, reads, Touch::kRead);
+  count_waves(w, in, to, in.bytes, mask);
+  const auto asked = static_cast<uint64_t>(std::popcount(reads)) * in.bytes;
+  count_issued(w.in_flight_bytes, w.most_in_flight, asked);
 }
 
 void commit(Warp& w, const Instruction&, uint32_t) {

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/access.h"
 #include "core/decode.h"
 #include "core/matrix.h"
 #include "core/numeric.h"
+#include "core/traffic.h"
 
 namespace ptxrun {
 namespace {
@@ -136,7 +136,7 @@ void load_matrix(Warp& w, const Instruction& in, uint32_t mask) {
   addresses_of(w, in, in.refs[0], addresses);
   const int count = in.vector;
   const uint32_t rows = count == 4 ? kAllLanes : (1u << (8 * count)) - 1;
-  count_access(w, in, Space::kShared, addresses, 16, rows);
+  count_access(w, in, Space::kShared, addresses, 16, rows, Touch::kRead);
   uint16_t matrices[4][8][8] = {};
   for_lanes(rows, [&](int lane) {
     const uint64_t at = addresses[lane] & 0xffffffff;
@@ -157,7 +157,7 @@ void store_matrix(Warp& w, const Instruction& in, uint32_t mask) {
   addresses_of(w, in, in.refs[0], addresses);
   const int count = in.vector;
   const uint32_t rows = count == 4 ? kAllLanes : (1u << (8 * count)) - 1;
-  count_access(w, in, Space::kShared, addresses, 16, rows);
+  count_access(w, in, Space::kShared, addresses, 16, rows, Touch::kWrite);
   uint16_t matrices[4][8][8];
   for (int m = 0; m < count; ++m) {
     const uint32_t* words = w.lanes<uint32_t>(in.refs[1 + static_cast<size_t>(m)]);

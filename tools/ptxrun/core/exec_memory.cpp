@@ -6,9 +6,9 @@
 #include <mutex>
 #include <type_traits>
 
-#include "core/access.h"
 #include "core/decode.h"
 #include "core/numeric.h"
+#include "core/traffic.h"
 
 namespace ptxrun {
 
@@ -69,7 +69,7 @@ void load(Warp& w, const Instruction& in, uint32_t mask) {
   addresses_of(w, in, in.refs[0], addresses);
   const uint64_t bytes = sizeof(T) * in.vector;
   if (in.space == Space::kParam) return load_parameter<T>(w, in, addresses, mask);
-  count_access(w, in, in.space, addresses, bytes, mask);
+  count_access(w, in, in.space, addresses, bytes, mask, Touch::kRead);
   if (const uint8_t* all = reach_all(w, in, in.space, addresses, bytes, mask, Touch::kRead)) {
     for (uint32_t v = 0; v < in.vector; ++v) {
       T values[kLanes];
@@ -95,7 +95,7 @@ void store(Warp& w, const Instruction& in, uint32_t mask) {
   uint64_t addresses[kLanes];
   addresses_of(w, in, in.refs[0], addresses);
   const uint64_t bytes = sizeof(T) * in.vector;
-  count_access(w, in, in.space, addresses, bytes, mask);
+  count_access(w, in, in.space, addresses, bytes, mask, Touch::kWrite);
   uint8_t* all = reach_all(w, in, in.space, addresses, bytes, mask, Touch::kWrite);
   w.cta->grid->last_progress = w.cta->grid->num_instructions;
   for_lanes(mask, [&](int lane) {
@@ -162,7 +162,7 @@ template <class T, auto kOp>
 void atomic(Warp& w, const Instruction& in, uint32_t mask) {
   uint64_t addresses[kLanes];
   addresses_of(w, in, in.refs[0], addresses);
-  count_access(w, in, in.space, addresses, sizeof(T), mask);
+  count_access(w, in, in.space, addresses, sizeof(T), mask, Touch::kAtomic);
   std::unique_lock<std::mutex> alone;
   if (w.cta->grid->num_shares > 1 && in.space != Space::kShared) alone = atomics_lock();
   for_lanes(mask, [&](int lane) {

@@ -9,6 +9,7 @@
 #include "core/decode.h"
 #include "core/matrix.h"
 #include "core/tensor_map.h"
+#include "core/traffic.h"
 
 namespace ptxrun {
 namespace {
@@ -129,6 +130,9 @@ void multiply(Warp& w, const Instruction& in, uint32_t mask) {
   const Descriptor d(w.lanes<uint64_t>(refs[0])[0]);
   read_operand<B>(reader, d, 0, static_cast<uint32_t>(n), kK, (in.mode & kRowMajorB) != 0,
                   [&](uint32_t col, int k) -> T& { return b[col / 8][k][col % 8]; });
+  // 32 bytes of k: each warp's own rows of A; B once for the four warps.
+  const uint32_t rows = ((in.mode & kFromRegisters) != 0 ? 0 : 16) + (w.id % 4 == 0 ? n : 0);
+  count_shared_run(w, in, rows * 32);
   const bool adds = (w.bits(refs[1]) & 1) != 0;
   if (in.mode & kNegatesA) {
     for (auto& row : a) std::ranges::transform(row, row, std::negate<>());

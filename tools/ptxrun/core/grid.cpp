@@ -56,6 +56,19 @@ std::vector<uint32_t> Grid::order_of(uint32_t count) {
   return order;
 }
 
+// One cluster of each of `sample` equal parts of the grid, so that no period of it is met.
+std::vector<uint32_t> Grid::sample_of(uint32_t count) {
+  if (options.sample == 0 || options.sample >= count) return order_of(count);
+  std::vector<uint32_t> chosen(options.sample);
+  for (uint64_t i = 0; i < chosen.size(); ++i) {
+    const auto begin = static_cast<uint32_t>(i * count / chosen.size());
+    const auto end = static_cast<uint32_t>((i + 1) * count / chosen.size());
+    chosen[i] = begin + random() % (end - begin);
+  }
+  scale = static_cast<double>(count) / options.sample;
+  return chosen;
+}
+
 void Grid::report(const Warp& w, const std::string& kind, uint32_t index, int lane,
                   const std::string& text) {
   report(w.cta->linear, w.id, kind, index, lane, text);
@@ -78,10 +91,10 @@ void Grid::report(uint64_t cta, uint64_t warp, const std::string& kind, uint32_t
 void Grid::run() {
   const uint64_t cluster = launch.cluster_size(), num_clusters = launch.num_ctas() / cluster;
   const uint64_t most = std::max<uint64_t>({options.resident, cluster, 1}) / cluster * cluster;
-  std::vector<uint32_t> order = order_of(static_cast<uint32_t>(num_clusters));
-  order.resize(num_clusters * (share + 1) / num_shares);
+  std::vector<uint32_t> order = sample_of(static_cast<uint32_t>(num_clusters));
+  uint64_t next = order.size() * share / num_shares;
+  order.resize(order.size() * (share + 1) / num_shares);
   std::vector<std::unique_ptr<Cta>> resident;
-  uint64_t next = num_clusters * share / num_shares;
   uint32_t idle = 0;
   while (!is_stopped && (next < order.size() || !resident.empty())) {
     for (; next < order.size() && resident.size() + cluster <= most; ++next) {
@@ -105,6 +118,9 @@ void Grid::run() {
     std::erase_if(resident, [&](std::unique_ptr<Cta>& cta) {
       const auto is_done = [](const Cta* c) { return c->done == c->warps.size(); };
       if (!std::ranges::all_of(cta->peers, is_done) || !bulk_loads.empty()) return false;
+      uint64_t bytes = cta->most_bulk_in_flight;
+      for (const Warp& w : cta->warps) bytes += w.most_in_flight;
+      most_in_flight = std::max(most_in_flight, bytes);
       spare_.push_back(std::move(cta));
       return true;
     });
@@ -151,6 +167,7 @@ void Grid::start(Cta& cta, uint32_t linear) {
   cta.mbarriers.clear();
   cta.writer_clock = cta.reader_clock = 0;
   cta.cluster_arrived = cta.cluster_phase = 0;
+  cta.bulk_in_flight = cta.most_bulk_in_flight = 0;
   const uint32_t bytes = kernel.shared_bytes + launch.dynamic_shared;
   cta.shared.assign(bytes, 0xff);  // NaN in every float format
   const uint32_t num_warps = (cta.num_threads + kLanes - 1) / kLanes;

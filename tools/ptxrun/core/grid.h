@@ -35,6 +35,15 @@ struct Counter {
   void operator+=(const Counter& other);
 };
 
+// Which 32-byte sectors of an allocation a launch has read and written.
+struct Footprint {
+  std::string name;
+  uint64_t sectors = 0;
+  std::vector<bool> read, written;
+
+  void operator+=(const Footprint& other);
+};
+
 enum class MmaMode : uint8_t { kChained, kBlockTruncated, kPermuted };
 enum class Landing : uint8_t { kLatest, kEarliest, kRandom };
 enum class Order : uint8_t { kForward, kReverse, kRandom };
@@ -44,6 +53,8 @@ struct Options {
   bool uninitialised = true;  // reads of unwritten memory; some right kernels prefetch it in vain
   bool proxy_fences = true;   // fence.proxy.async before the async proxy reads shared memory
   bool counters = true;
+  bool footprint = false;  // which sectors a launch touches: the model's HBM traffic
+  uint32_t sample = 0;     // clusters to run, spread over the grid; counters are scaled. 0: all
   Order order = Order::kForward;
   uint32_t seed = 0;
   uint32_t resident = 1;                   // CTAs that run at the same time, at least a cluster
@@ -104,6 +115,9 @@ struct Cta {
   uint32_t cluster_phase = 0;                // of rank 0 only
   Known cluster_arriving, cluster_released;  // of rank 0 only
   uint32_t done = 0;
+
+  uint64_t bulk_in_flight = 0;  // bytes of bulk loads issued, not landed
+  uint64_t most_bulk_in_flight = 0;
 };
 
 struct Grid {
@@ -130,7 +144,10 @@ struct Grid {
   std::map<std::pair<std::string, uint32_t>, Report> reports;
   uint64_t num_instructions = 0;
   uint64_t num_matrix = 0;
-  uint64_t last_progress = 0;  // when memory was last written, or a barrier passed
+  uint64_t last_progress = 0;                // when memory was last written, or a barrier passed
+  std::map<uint64_t, Footprint> footprints;  // by address
+  uint64_t most_in_flight = 0;               // bytes of asynchronous loads of one CTA
+  double scale = 1;                          // clusters of the grid to those that run
   bool is_stopped = false;
   uint64_t share = 0, num_shares = 1;            // of the clusters, in their order
   std::deque<std::function<void()>> bulk_loads;  // issued, not landed
@@ -147,6 +164,7 @@ struct Grid {
   void settle(Warp& w);
   bool step(Cta& cta);
   std::vector<uint32_t> order_of(uint32_t count);
+  std::vector<uint32_t> sample_of(uint32_t count);
   void special_registers(const Cta& cta, Warp& w) const;
   void report_hang(const std::vector<std::unique_ptr<Cta>>& resident, uint64_t num_waiting);
 

@@ -49,6 +49,11 @@ void add(Grid& sum, Grid& share) {
     if (!is_new) found->second.count += report.count;
   }
   sum.touched.merge(std::move(share.touched));
+  sum.most_in_flight = std::max(sum.most_in_flight, share.most_in_flight);
+  for (auto& [base, footprint] : share.footprints) {
+    const auto [found, is_new] = sum.footprints.try_emplace(base, footprint);
+    if (!is_new) found->second += footprint;
+  }
 }
 
 }  // namespace

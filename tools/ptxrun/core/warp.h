@@ -74,6 +74,8 @@ struct Warp {
 
   std::vector<AsyncCopy> copies;              // not committed
   std::deque<std::vector<AsyncCopy>> groups;  // committed
+  uint64_t in_flight_bytes = 0;               // of both
+  uint64_t most_in_flight = 0;
 
   // Bulk stores: what is left to do, and the async proxy's clock when it is done.
   BulkGroup bulk;                     // not committed

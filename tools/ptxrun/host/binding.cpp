@@ -18,17 +18,13 @@ std::array<uint32_t, 3> three(const std::vector<uint32_t>& extents) {
 }
 
 struct PyModule {
-  explicit PyModule(const std::string& ptx) : module(ptx, Device::get().memory()) {}
-  ~PyModule() {
-    std::erase_if(Device::get().stats(), [&](const auto& s) { return s.second.module == &module; });
-  }
-  PyModule(const PyModule&) = delete;
-  PyModule& operator=(const PyModule&) = delete;
+  explicit PyModule(const std::string& ptx)
+      : module(std::make_shared<ptxrun::Module>(ptx, Device::get().memory())) {}
 
   std::string launch(const std::string& name, const std::string& parameters,
                      const std::vector<uint32_t>& grid, const std::vector<uint32_t>& block,
                      uint32_t shared, const std::vector<uint32_t>& cluster) {
-    const ptxrun::Kernel& kernel = module.kernel(name);
+    const ptxrun::Kernel& kernel = module->kernel(name);
     if (parameters.size() != kernel.parameter_bytes) {
       throw ptxrun::Error(name + " takes " + std::to_string(kernel.parameter_bytes) +
                           " bytes of parameters, got " + std::to_string(parameters.size()));
@@ -39,7 +35,7 @@ struct PyModule {
 
   std::vector<std::string> names() const {
     std::vector<std::string> result;
-    for (const auto& [name, function] : module.text().functions) {
+    for (const auto& [name, function] : module->text().functions) {
       if (function.is_entry) result.push_back(name);
     }
     return result;
@@ -47,18 +43,18 @@ struct PyModule {
 
   std::map<std::string, size_t> census(const std::string& name) const {
     std::map<std::string, size_t> counts;
-    for (const auto& s : module.text().functions.at(name).statements) ++counts[s.opcode];
+    for (const auto& s : module->text().functions.at(name).statements) ++counts[s.opcode];
     return counts;
   }
 
   // Offset and size of each parameter: where a caller puts its arguments.
   std::vector<std::pair<uint32_t, uint32_t>> parameters(const std::string& name) {
     std::vector<std::pair<uint32_t, uint32_t>> result;
-    for (const auto& p : module.kernel(name).parameters) result.emplace_back(p.offset, p.bytes);
+    for (const auto& p : module->kernel(name).parameters) result.emplace_back(p.offset, p.bytes);
     return result;
   }
 
-  ptxrun::Module module;
+  std::shared_ptr<ptxrun::Module> module;
 };
 
 py::list counters() {
@@ -78,7 +74,15 @@ py::list counters() {
 py::dict totals() {
   py::dict result;
   for (const auto& [name, stats] : Device::get().stats()) {
-    result[py::str(name)] = py::make_tuple(stats.launches, stats.instructions, stats.matrix);
+    py::dict footprint;
+    for (const auto& [tensor, touched] : stats.footprint) {
+      footprint[py::str(tensor)] = py::make_tuple(touched.read, touched.written);
+    }
+    const auto& block = stats.last.block;
+    result[py::str(name)] =
+        py::make_tuple(stats.launches, stats.instructions, stats.matrix, stats.ctas,
+                       block[0] * block[1] * block[2], stats.kernel->shared_bytes,
+                       stats.last.dynamic_shared, stats.in_flight, footprint);
   }
   return result;
 }
@@ -107,6 +111,8 @@ PYBIND11_MODULE(_ptxrun, m) {
       .def_readwrite("uninitialised", &ptxrun::Options::uninitialised)
       .def_readwrite("proxy_fences", &ptxrun::Options::proxy_fences)
       .def_readwrite("counters", &ptxrun::Options::counters)
+      .def_readwrite("footprint", &ptxrun::Options::footprint)
+      .def_readwrite("sample", &ptxrun::Options::sample)
       .def_readwrite("order", &ptxrun::Options::order)
       .def_readwrite("seed", &ptxrun::Options::seed)
       .def_readwrite("resident", &ptxrun::Options::resident)
@@ -132,6 +138,15 @@ PYBIND11_MODULE(_ptxrun, m) {
   m.def("options", [] { return &Device::get().options; }, py::return_value_policy::reference);
   m.def("set_edit", [](std::function<std::string(const std::string&)> edit) {
     Device::get().set_edit(std::move(edit));
+  });
+  m.def("images", [] {
+    py::list result;
+    for (const auto& binary : Device::get().binaries()) {
+      for (const auto& image : binary->images) {
+        result.append(py::make_tuple(image.arch, image.ptx));
+      }
+    }
+    return result;
   });
   m.def("set_arch", [](int arch) { Device::get().arch = arch; });
   m.def("reserve", [](uint64_t bytes) { return Device::get().reserve(bytes); });

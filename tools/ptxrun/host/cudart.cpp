@@ -50,14 +50,6 @@ void* reachable(const void* p, size_t bytes) {
   return const_cast<void*>(p);
 }
 
-void mark_written(const void* p, size_t bytes) {
-  const auto address = reinterpret_cast<uint64_t>(p);
-  ptxrun::Allocation* a = Device::get().memory().find(address, bytes);
-  if (a != nullptr && !a->is_written.empty()) {
-    std::memset(a->is_written.data() + (address - a->base), 1, bytes);
-  }
-}
-
 }  // namespace
 
 extern "C" {
@@ -202,7 +194,7 @@ cudaError_t cudaFreeAsync(void* p, cudaStream_t) { return cudaFree(p); }
 cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t) {
   if (bytes == 0) return cudaSuccess;
   std::memset(reachable(p, bytes), value, bytes);
-  mark_written(p, bytes);
+  Device::get().mark_written(reinterpret_cast<uint64_t>(p), bytes);
   return cudaSuccess;
 }
 cudaError_t cudaMemset(void* p, int value, size_t bytes) {
@@ -212,7 +204,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
                             cudaStream_t) {
   if (bytes == 0) return cudaSuccess;
   std::memmove(reachable(to, bytes), reachable(from, bytes), bytes);
-  mark_written(to, bytes);
+  Device::get().mark_written(reinterpret_cast<uint64_t>(to), bytes);
   return cudaSuccess;
 }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -101,6 +102,12 @@ uint8_t* Device::data(uint64_t address, uint64_t bytes) {
   return found->data + (address - found->base);
 }
 
+void Device::mark_written(uint64_t address, uint64_t bytes) {
+  Allocation* a = memory_.find(address, bytes);
+  if (a == nullptr || a->is_written.empty()) return;
+  std::fill_n(a->is_written.begin() + static_cast<int64_t>(address - a->base), bytes, 1);
+}
+
 void Device::set_edit(std::function<std::string(const std::string&)> edit) {
   edit_ = std::move(edit);
   stats_.clear();
@@ -142,8 +149,8 @@ void Device::register_variable(const void* host, FatBinary* binary, const char* 
 }
 
 // The newest PTX that the emulated architecture can run.
-Module& Device::module_of(FatBinary& binary) {
-  std::unique_ptr<Module>& module = binary.modules[arch];
+const std::shared_ptr<Module>& Device::module_of(FatBinary& binary) {
+  std::shared_ptr<Module>& module = binary.modules[arch];
   if (!module) {
     const Image* best = nullptr;
     for (const Image& image : binary.images) {
@@ -154,41 +161,46 @@ Module& Device::module_of(FatBinary& binary) {
                   " (nvcc needs --no-compress and -gencode "
                   "arch=compute_..,code=compute_..)");
     }
-    module = std::make_unique<Module>(edit_ ? edit_(best->ptx) : best->ptx, memory_);
+    module = std::make_shared<Module>(edit_ ? edit_(best->ptx) : best->ptx, memory_);
   }
-  return *module;
+  return module;
 }
 
 const Allocation* Device::variable(const void* host) {
   const auto found = variables_.find(host);
   if (found == variables_.end()) return nullptr;
-  return module_of(*found->second.binary).variable(found->second.name);
+  return module_of(*found->second.binary)->variable(found->second.name);
 }
 
 const Kernel& Device::kernel(const void* host) {
   const auto found = functions_.find(host);
   if (found == functions_.end()) throw Error("not a kernel");
-  return module_of(*found->second.binary).kernel(found->second.name);
+  return module_of(*found->second.binary)->kernel(found->second.name);
 }
 
 std::string Device::launch(const void* host, const Launch& launch, void* const* arguments) {
   try {
     const Kernel& k = kernel(host);
-    std::vector<uint8_t> parameters(k.parameter_bytes);
-    for (size_t i = 0; i < k.parameters.size(); ++i) {
-      const Parameter& p = k.parameters[i];
-      std::memcpy(parameters.data() + p.offset, arguments[i], p.bytes);
-    }
     const auto limit = dynamic_limits_.find(host);
     const uint32_t most = limit == dynamic_limits_.end() ? 48 << 10 : limit->second;
     if (launch.dynamic_shared + k.shared_bytes > std::max(most + k.shared_bytes, 48u << 10)) {
       throw Error(k.name + ": dynamic shared memory beyond the kernel's attribute");
     }
-    return this->launch(module_of(*functions_[host].binary), k, launch, parameters.data());
+    return this->launch(module_of(*functions_[host].binary), k, launch, arguments);
   } catch (const std::exception& error) {
-    reports_.push_back({"launch", error.what(), 1});
+    add_report("launch", error.what());
     return error.what();
   }
+}
+
+std::string Device::launch(const std::shared_ptr<Module>& module, const Kernel& kernel,
+                           const Launch& launch, void* const* arguments) {
+  std::vector<uint8_t> parameters(kernel.parameter_bytes);
+  for (size_t i = 0; i < kernel.parameters.size(); ++i) {
+    const Parameter& p = kernel.parameters[i];
+    std::memcpy(parameters.data() + p.offset, arguments[i], p.bytes);
+  }
+  return this->launch(module, kernel, launch, parameters.data());
 }
 
 std::string Device::check(const Kernel& kernel, const Launch& launch) const {
@@ -205,29 +217,54 @@ std::string Device::check(const Kernel& kernel, const Launch& launch) const {
   return "";
 }
 
-std::string Device::launch(Module& module, const Kernel& kernel, const Launch& asked,
-                           const uint8_t* parameters) {
+std::string Device::launch(const std::shared_ptr<Module>& module, const Kernel& kernel,
+                           const Launch& asked, const uint8_t* parameters) {
   Launch launch = asked;
   if (kernel.text->cluster[0] != 0) launch.cluster = kernel.text->cluster;
   if (const std::string wrong = check(kernel, launch); !wrong.empty()) {
-    reports_.push_back({"launch", kernel.name + ": " + wrong, 1});
+    add_report("launch", kernel.name + ": " + wrong);
     return wrong;
   }
   const bool follows = launch.is_programmatic && launch.stream == last_stream_;
-  const std::unique_ptr<Grid> grid = run_launch(module, kernel, memory_, launch, options,
+  const std::unique_ptr<Grid> grid = run_launch(*module, kernel, memory_, launch, options,
                                                 parameters, follows ? last_touched_ : nullptr);
   last_touched_ = std::make_shared<const GlobalShadow>(std::move(grid->touched));
   last_stream_ = launch.stream;
   for (auto& [where, report] : grid->reports) reports_.push_back(std::move(report));
-  KernelStats& stats = stats_[kernel.name];
-  stats.module = &module;
-  stats.kernel = &kernel;
-  ++stats.launches;
-  stats.instructions += grid->num_instructions;
-  stats.matrix += grid->num_matrix;
-  stats.counters.resize(grid->counters.size());
-  for (size_t i = 0; i < grid->counters.size(); ++i) stats.counters[i] += grid->counters[i];
+  add_stats(module, kernel, launch, *grid);
   return grid->is_stopped ? "stopped" : "";
+}
+
+void Device::add_stats(const std::shared_ptr<Module>& module, const Kernel& kernel,
+                       const Launch& launch, const Grid& grid) {
+  const auto scaled = [&](uint64_t count) {
+    return static_cast<uint64_t>(std::llround(static_cast<double>(count) * grid.scale));
+  };
+  KernelStats& stats = stats_[kernel.name];
+  stats.module = module;
+  stats.kernel = &kernel;
+  stats.last = launch;
+  ++stats.launches;
+  stats.ctas += launch.num_ctas();
+  stats.instructions += scaled(grid.num_instructions);
+  stats.matrix += scaled(grid.num_matrix);
+  stats.in_flight = std::max(stats.in_flight, grid.most_in_flight);
+  // CTAs that did not run touch as many sectors as those that did, but none twice.
+  for (const auto& [base, f] : grid.footprints) {
+    const auto count = [&](const std::vector<bool>& touched) {
+      const auto n = static_cast<uint64_t>(std::count(touched.begin(), touched.end(), true));
+      return std::min(scaled(n), f.sectors);
+    };
+    Touched& sum = stats.footprint[f.name];
+    sum = {sum.read + count(f.read), sum.written + count(f.written)};
+  }
+  stats.counters.resize(grid.counters.size());
+  for (size_t i = 0; i < grid.counters.size(); ++i) {
+    const Counter& c = grid.counters[i];
+    stats.counters[i] +=
+        {scaled(c.runs),          scaled(c.lanes), scaled(c.bytes),      scaled(c.sectors),
+         scaled(c.ideal_sectors), scaled(c.waves), scaled(c.ideal_waves)};
+  }
 }
 
 std::vector<Report> Device::take_reports() { return std::exchange(reports_, {}); }

@@ -33,15 +33,26 @@ struct Image {
 // The PTX of one translation unit, for one or more architectures.
 struct FatBinary {
   std::vector<Image> images;
-  std::map<int, std::unique_ptr<Module>> modules;
+  std::map<int, std::shared_ptr<Module>> modules;
 };
 
+// Sectors of a tensor that launches have touched, each launch once.
+struct Touched {
+  uint64_t read = 0;
+  uint64_t written = 0;
+};
+
+// Sums over a kernel's launches; of those that ran a sample of their CTAs, as if all had run.
 struct KernelStats {
   uint64_t launches = 0;
+  uint64_t ctas = 0;
   uint64_t instructions = 0;
   uint64_t matrix = 0;
+  uint64_t in_flight = 0;  // most bytes of asynchronous loads of a CTA
+  Launch last;
+  std::map<std::string, Touched> footprint;  // by tensor, with Options::footprint
   std::vector<Counter> counters;
-  const Module* module = nullptr;
+  std::shared_ptr<const Module> module;  // which `kernel` is part of
   const Kernel* kernel = nullptr;
 };
 
@@ -65,6 +76,8 @@ class Device {
   void release_temporaries();
   // Where an allocation's bytes lie; throws for an address that is none's.
   uint8_t* data(uint64_t address, uint64_t bytes);
+  // By the host.
+  void mark_written(uint64_t address, uint64_t bytes);
   // How many bytes of new memory nobody has written.
   uint64_t unwritten(uint64_t address, uint64_t bytes);
 
@@ -77,15 +90,21 @@ class Device {
   const Allocation* variable(const void* host);
   const Kernel& kernel(const void* host);
   std::string launch(const void* host, const Launch& launch, void* const* arguments);
-  std::string launch(Module& module, const Kernel& kernel, const Launch& launch,
-                     const uint8_t* parameters);
+  std::string launch(const std::shared_ptr<Module>& module, const Kernel& kernel,
+                     const Launch& launch, const uint8_t* parameters);
+  std::string launch(const std::shared_ptr<Module>& module, const Kernel& kernel,
+                     const Launch& launch, void* const* arguments);
   uint32_t& dynamic_limit(const void* host) { return dynamic_limits_[host]; }
 
   // What was launched is over: no later launch may run beside it.
   void finish_launches() { last_touched_ = nullptr; }
 
+  void add_report(const std::string& kind, const std::string& text) {
+    reports_.push_back({kind, text, 1});
+  }
   std::vector<Report> take_reports();
   std::map<std::string, KernelStats>& stats() { return stats_; }
+  const std::vector<std::unique_ptr<FatBinary>>& binaries() const { return binaries_; }
   Memory& memory() { return memory_; }
 
  private:
@@ -99,7 +118,9 @@ class Device {
     std::vector<uint8_t> bytes;
   };
 
-  Module& module_of(FatBinary& binary);
+  void add_stats(const std::shared_ptr<Module>& module, const Kernel& kernel, const Launch& launch,
+                 const Grid& grid);
+  const std::shared_ptr<Module>& module_of(FatBinary& binary);
   std::string check(const Kernel& kernel, const Launch& launch) const;
 
   Memory memory_;
