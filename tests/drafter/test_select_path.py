@@ -108,11 +108,13 @@ def test_greedy_equals_reference_on_exact_inputs(device, shape, rank, dtype, has
 @given(
     temperature=st.sampled_from([0.3, 1.0, 5.0]),
     coupled=st.booleans(),
+    candidates=st.sampled_from([16, 64]),
     rank=st.sampled_from([1, 33, 256]),
     seed=st.integers(0, 2**31 - 1),
 )
-def test_sampled_equals_reference(device, temperature, coupled, rank, seed):
-    call = sampled(make_call(seed, 4, 3, 16, rank), temperature, seed) | {"coupled": coupled}
+def test_sampled_equals_reference(device, temperature, coupled, candidates, rank, seed):
+    call = make_call(seed, 4, 3, candidates, rank, vocab=80)
+    call = sampled(call, temperature, seed) | {"coupled": coupled}
     got, want, _ = check(device, call)  # noise from floats: a tie within rounding is unlikely
     terms = 2 * (call["values"].abs().max() + rank**0.5 * 30) / temperature
     assert_within(got.q, want.q, terms=terms * want.q + 64 * want.q, rounding=1e-37)
@@ -201,6 +203,7 @@ def test_ids_outside_the_codebook_are_not_read(device, bad):
     call["anchors"][1] = bad
     if bad > 0:
         call["cand_ids"][2, 1, 0] = bad
+        call["values"][2, 1, 0] = 1e6  # it would be chosen
     got, _, status = check(device, call)
     assert status.tolist() == [0, Status.BAD_DRAFT_ID, Status.BAD_DRAFT_ID if bad > 0 else 0]
     assert ((got.tokens >= 0) & (got.tokens < 40)).all()
