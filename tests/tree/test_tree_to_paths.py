@@ -3,7 +3,7 @@ from itertools import product
 import pytest
 import torch
 from calls import assert_raises_alike, spread
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dflash_ops import Paths, Status, reference, tree_to_paths
@@ -40,6 +40,7 @@ def test_every_small_tree_good_and_bad(device, size):
 
 
 @settings(max_examples=40)
+@example(sizes=[65, 31], max_paths=64, max_path=64, seed=0)
 @given(
     sizes=st.lists(st.sampled_from([0, 1, 2, 31, 65]), max_size=5),
     max_paths=st.sampled_from([0, 1, 7, 64]),
