@@ -40,16 +40,18 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
     constant = {a.name for a in op._schema.arguments if a.alias_info is None}
     memory = DeviceMemory(_named_tensors(op._schema, args, kwargs), constant)
     try:
-        args, kwargs = pytree.tree_map_only(Tensor, memory.to_device, (args, kwargs))
+        moved = pytree.tree_map_only(Tensor, memory.to_device, (args, kwargs))
         failure = None
         try:
-            result = op.redispatch(_CUDA, *args, **kwargs)
+            result = op.redispatch(_CUDA, *moved[0], **moved[1])
         except RuntimeError as error:
             failure = error
         raise_reports()
         if failure is not None:
             raise failure
         return pytree.tree_map_only(Tensor, from_device, result)
+    except KernelError as error:  # the frames below hold device tensors, which nobody can print
+        raise error.with_traceback(None) from None
     finally:
         _ptxrun.release_temporaries()
         memory.release()
