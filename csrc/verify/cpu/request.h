@@ -7,9 +7,18 @@
 
 namespace dflash {
 
+// Whether two requests may have a row in common: never where cu_verify does not fall. Asked once
+// for many requests, so that each need not look at all before it.
+inline bool may_share_rows(const SamplingOptions& sampling) {
+  for (int64_t b = 0; b < sampling.num_requests; ++b) {
+    if (sampling.cu_verify[b + 1] < sampling.cu_verify[b]) return true;
+  }
+  return false;
+}
+
 class RejectionRequest {
  protected:
-  RejectionRequest(const RejectionParams& p, int64_t b) : p_(p), b_(b) {
+  RejectionRequest(const RejectionParams& p, int64_t b, bool may_share_rows) : p_(p), b_(b) {
     const RowRange rows = row_range(p.sampling.cu_verify, b, p.options.num_rows);
     first_ = rows.first;
     num_rows_ = rows.count;
@@ -17,7 +26,7 @@ class RejectionRequest {
     state_row_ = p.sampling.requests[b];
     if (p.sampling.requests.is_bad(b)) bits_ |= kOutOfRange;
     if (state_row_ < 0) num_rows_ = 0;
-    for (int64_t other = 0; other < b && num_rows_ > 0; ++other) {
+    for (int64_t other = 0; may_share_rows && other < b && num_rows_ > 0; ++other) {
       if (!overlap(rows, row_range(p.sampling.cu_verify, other, p.options.num_rows))) continue;
       bits_ |= kOutOfRange;  // only one request may have a row
       num_rows_ = 0;

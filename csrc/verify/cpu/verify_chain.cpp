@@ -16,8 +16,8 @@ namespace {
 template <class Row>
 class Chain : RejectionRequest {
  public:
-  Chain(const VerifyChainParams& p, int64_t b)
-      : RejectionRequest(p, b), is_block_(p.is_block), max_path_(p.max_path) {}
+  Chain(const VerifyChainParams& p, int64_t b, bool may_share_rows)
+      : RejectionRequest(p, b, may_share_rows), is_block_(p.is_block), max_path_(p.max_path) {}
 
   void run() {
     bool is_rejected = false;
@@ -99,11 +99,12 @@ class Chain : RejectionRequest {
 }  // namespace
 
 void verify_chain_cpu(const VerifyChainParams& p, int64_t begin, int64_t end) {
+  const bool may_share = may_share_rows(p.sampling);
   for (int64_t b = begin; b < end; ++b) {
     if (p.logits) {
-      Chain<TargetRow>(p, b).run();
+      Chain<TargetRow>(p, b, may_share).run();
     } else {
-      Chain<RecordRow>(p, b).run();
+      Chain<RecordRow>(p, b, may_share).run();
     }
   }
 }

@@ -83,7 +83,8 @@ struct Node {
 
 class Tree : RejectionRequest {
  public:
-  Tree(const VerifyTreeParams& p, int64_t b) : RejectionRequest(p, b), tree_(p) {
+  Tree(const VerifyTreeParams& p, int64_t b, bool may_share_rows)
+      : RejectionRequest(p, b, may_share_rows), tree_(p) {
     for (int64_t i = 0; i < num_rows_; ++i) {
       if (!is_bad_parent(parent(i), i)) continue;
       bits_ |= kBadTree;
@@ -279,7 +280,8 @@ class Tree : RejectionRequest {
 }  // namespace
 
 void verify_tree_cpu(const VerifyTreeParams& p, int64_t begin, int64_t end) {
-  for (int64_t b = begin; b < end; ++b) Tree(p, b).run();
+  const bool may_share = may_share_rows(p.sampling);
+  for (int64_t b = begin; b < end; ++b) Tree(p, b, may_share).run();
 }
 
 }  // namespace dflash
