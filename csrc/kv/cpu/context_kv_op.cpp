@@ -8,6 +8,7 @@
 
 #include "gemm/cpu_product.h"
 #include "kv/context_kv.h"
+#include "kv/context_layer.h"
 #include "kv/cpu/kernels.h"
 #include "kv/plan.h"
 
@@ -49,9 +50,7 @@ Matrix product(const GemmWeight& weight, const PackedX& x, int64_t num_rows, DTy
 std::vector<int64_t> stored_rows(const ContextKvParams& p) {
   std::vector<int64_t> rows;
   for (int64_t row = 0; row < p.num_rows; ++row) {
-    bool is_stored = false;
-    for (int64_t g = 0; g < p.num_groups; ++g) is_stored |= p.slots(g, row) != -1;
-    if (is_stored && p.positions[row] != -1) rows.push_back(row);
+    if (is_stored(p, row)) rows.push_back(row);
   }
   return rows;
 }
@@ -63,24 +62,10 @@ void append_layer(const ContextKvParams& p, const ContextKvLayer& layer, Matrix&
     positions.push_back(p.positions[row]);
     slots.push_back(p.slots(layer.group, row));
   }
-  RopeAppendKvParams a{};
-  a.q = a.k = kv.heads(0, layer.k_cache.head_dim);
-  a.v = kv.heads(layer.num_kv_heads * layer.k_cache.head_dim, layer.v_cache.head_dim);
+  RopeAppendKvParams a = layer_append(p, layer, kv, static_cast<int64_t>(rows.size()));
   a.positions = {positions.data(), 1, true};
   a.slots = {slots.data(), 1, true};
-  a.cos_sin = p.cos_sin;
-  a.k_norm = layer.k_norm;
   a.status = {status.data(), 1};
-  a.num_rows = static_cast<int64_t>(rows.size());
-  a.num_kv_heads = layer.num_kv_heads;
-  a.num_pages = layer.num_pages;
-  a.page_size = layer.page_size;
-  a.max_positions = p.max_positions;
-  a.rotary_dim = p.rotary_dim;
-  a.eps = p.eps;
-  a.is_neox = p.is_neox;
-  a.k_cache = layer.k_cache;
-  a.v_cache = layer.v_cache;
   torch::stable::parallel_for(
       0, kNumRowLanes, elements_grain(a.num_rows * kv.num_cols / kNumRowLanes),
       [&](int64_t begin, int64_t end) { rope_append_kv_cpu(a, begin, end); });

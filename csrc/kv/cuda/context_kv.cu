@@ -14,6 +14,7 @@
 #include "device/copy.cuh"
 #include "device/warp.cuh"
 #include "gemm/cuda/launch.h"
+#include "kv/context_layer.h"
 #include "kv/cuda/launch.h"
 #include "kv/plan.h"
 
@@ -32,14 +33,6 @@ struct PackedContext {
   char* features;      // [T, features_pitch]  bytes
   int64_t features_pitch;
 };
-
-__device__ bool is_stored(const ContextKvParams& p, int64_t row) {
-  if (p.positions[row] == -1) return false;
-  for (int64_t g = 0; g < p.num_groups; ++g) {
-    if (p.slots(g, row) != -1) return true;
-  }
-  return false;
-}
 
 __device__ void copy_row(const char* from, char* to, int64_t num_bytes) {
   const uint64_t bits = reinterpret_cast<uint64_t>(from) | static_cast<uint64_t>(num_bytes);
@@ -112,24 +105,10 @@ VerifyGemmParams product(const GemmWeight& weight, const Matrix& x, const Matrix
 
 RopeAppendKvParams append(const ContextKvParams& p, const ContextKvLayer& layer, const Matrix& kv,
                           const PackedContext& packed) {
-  RopeAppendKvParams a{};
-  a.q = a.k = kv.heads(0, layer.k_cache.head_dim);
-  a.v = kv.heads(layer.num_kv_heads * layer.k_cache.head_dim, layer.v_cache.head_dim);
+  RopeAppendKvParams a = layer_append(p, layer, kv, p.num_rows);
   a.positions = {packed.positions, 1, true};
   a.slots = {packed.slots + layer.group * p.num_rows, 1, true};
-  a.cos_sin = p.cos_sin;
-  a.k_norm = layer.k_norm;
   a.status = {packed.status, 1};
-  a.num_rows = p.num_rows;
-  a.num_kv_heads = layer.num_kv_heads;
-  a.num_pages = layer.num_pages;
-  a.page_size = layer.page_size;
-  a.max_positions = p.max_positions;
-  a.rotary_dim = p.rotary_dim;
-  a.eps = p.eps;
-  a.is_neox = p.is_neox;
-  a.k_cache = layer.k_cache;
-  a.v_cache = layer.v_cache;
   return a;
 }
 
