@@ -81,16 +81,6 @@ float RecordRow::logit(int64_t id) const {
   return at < count ? values[at] : kMinusInf;
 }
 
-float RecordRow::prob(int64_t id) const {
-  if (only_id >= 0) return id == only_id ? 1.0f : 0.0f;
-  return target.prob(logit(id), id);
-}
-
-float RecordRow::logprob(int64_t id) const {
-  const float z = logit(id);
-  return z > kMinusInf ? z - lse : kMinusInf;
-}
-
 bool RecordRow::has_finite() const {
   return std::any_of(values, values + count, [](float z) { return z > kMinusInf; });
 }

@@ -24,8 +24,6 @@ struct RecordRow {
 
   bool has(int64_t id) const;
   float logit(int64_t id) const;
-  float prob(int64_t id) const;
-  float logprob(int64_t id) const;
 
   // False: a padded row, or one that is not covered and has no draw either.
   bool can_draw() const { return only_id >= 0 || rest.id >= 0 || has_finite(); }

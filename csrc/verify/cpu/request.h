@@ -85,8 +85,8 @@ class RejectionRequest {
     return draw_residual(row, q, scale, noise(kResidualStream, i));
   }
   template <class Row>
-  static float logprob(const Best& last, const Row& row) {
-    return last.value > kMinusInf ? last.value - row.lse : kMinusInf;
+  static float logprob(float z, const Row& row) {
+    return z > kMinusInf ? z - row.lse : kMinusInf;
   }
 
   template <class Row>

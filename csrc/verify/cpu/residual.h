@@ -1,5 +1,5 @@
-// What is left of the target's law, w = max(scale * p - q, 0): its sum, its draw. A Row is a
-// TargetRow or a RecordRow.
+// The target's law p, and what is left of it, w = max(scale * p - q, 0): its sum, its draw. A Row
+// is a TargetRow or a RecordRow.
 #pragma once
 
 #include <limits>
@@ -8,6 +8,12 @@
 #include "verify/rejection.h"
 
 namespace dflash {
+
+template <class Row>
+float prob_of(const Row& row, int64_t id) {
+  if (row.only_id >= 0) return id == row.only_id ? 1.0f : 0.0f;
+  return row.target.prob(row.logit(id), id);
+}
 
 template <class Row>
 float residual_mass(const Row& row, const DraftLaw& q, float scale) {
@@ -20,7 +26,7 @@ float residual_mass(const Row& row, const DraftLaw& q, float scale) {
   }
   OrderedSum listed, mass;
   for (int64_t j = 0; j < q.count; ++j) {
-    const float p = row.prob(q.ids[j]);
+    const float p = prob_of(row, q.ids[j]);
     listed.add(p);
     mass.add(residual_weight(p, q.probs[j], scale));
   }

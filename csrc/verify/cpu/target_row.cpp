@@ -9,16 +9,6 @@ float TargetRow::logit(int64_t id) const {
   return values[id % kSpan];
 }
 
-float TargetRow::prob(int64_t id) const {
-  if (only_id >= 0) return id == only_id ? 1.0f : 0.0f;
-  return target.prob(logit(id), id);
-}
-
-float TargetRow::logprob(int64_t id) const {
-  const float z = logit(id);
-  return z > kMinusInf ? z - lse : kMinusInf;
-}
-
 TargetRow TargetRow::read(const RejectionParams& p, int64_t row_idx, const RowLaw& row_law) {
   const LogitOptions& o = p.options;
   const RowSource source = row_source(o, row_idx);

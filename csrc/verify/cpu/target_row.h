@@ -17,8 +17,6 @@ struct TargetRow {
   static TargetRow read(const RejectionParams& p, int64_t row, const RowLaw& law);
 
   float logit(int64_t id) const;
-  float prob(int64_t id) const;
-  float logprob(int64_t id) const;
 
   // A row in memory can be drawn from, and tells all that testing a draft asks.
   bool can_draw() const { return true; }

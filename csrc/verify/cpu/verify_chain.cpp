@@ -29,8 +29,8 @@ class Chain : RejectionRequest {
       if (!has_draft_) break;
 
       const int64_t draft = token(i + 1);
-      const float p_draft = row_->prob(draft), q_draft = q_.prob(draft);
-      if (i <= max_path_) write_token(i, draft, row_->logprob(draft));
+      const float p_draft = prob_of(*row_, draft), q_draft = q_.prob(draft);
+      if (i <= max_path_) write_token(i, draft, logprob(row_->logit(draft), *row_));
       if (is_block_) {
         scale_ = next_scale(scale_, p_draft, q_draft);
       } else {
@@ -76,7 +76,7 @@ class Chain : RejectionRequest {
       } else {
         if (loaded_ != end_) load(end_);
         const Best last = draw_last(end_, *row_, q_, end_scale_);
-        write_token(end_, last.id, logprob(last, *row_));
+        write_token(end_, last.id, logprob(last.value, *row_));
       }
       count = end_ + 1;
     }

@@ -58,7 +58,7 @@ struct Node {
 
   float open() const { return mass + (1.0f - scale); }  // D
   float left(int64_t id) const {                        // w
-    return residual_weight(target.prob(id), taken.prob(id), scale);
+    return residual_weight(prob_of(target, id), taken.prob(id), scale);
   }
 
   void reject(int64_t id, bool has_replacement) {
@@ -139,12 +139,14 @@ class Tree : RejectionRequest {
     bits_ |= kBadQ;  // more siblings than tokens that could be drawn
     node.child = -1;
   }
-  void pass(int64_t child, const TargetRow& row) { logprobs_[child] = row.logprob(token(child)); }
+  void pass(int64_t child, const TargetRow& row) {
+    logprobs_[child] = logprob(row.logit(token(child)), row);
+  }
   // The path ends at the node, all of whose children are rejected.
   void end_at(const Node& node) {
     end_ = node.idx;
     last_ = draw_last(node.idx, node.target, node.taken, node.scale);
-    last_logprob_ = logprob(last_, node.target);
+    last_logprob_ = logprob(last_.value, node.target);
   }
   void probe(const Node& node) {
     if (p_.is_probe) probe_row(node.idx, node.target, node.taken, node.scale);
@@ -228,7 +230,7 @@ class Tree : RejectionRequest {
       const Node node{.idx = i, .target = load_target<TargetRow>(i)};
       const float least = typical_threshold(node.target);
       for (int64_t child = first_child_[i]; child >= 0; child = next_sibling_[child]) {
-        const bool is_accepted = node.target.prob(token(child)) > least;
+        const bool is_accepted = prob_of(node.target, token(child)) > least;
         if (p_.is_probe) *p_.accept_probs.at<float>(first_ + child) = is_accepted ? 1.0f : 0.0f;
         if (is_accepted && depth[i] >= 0) depth[child] = depth[i] + 1;
         pass(child, node.target);
