@@ -43,7 +43,8 @@ def with_zeros(call: dict) -> QuantisedWeight:
 
 
 def close(ours: Tensor, peer: Tensor) -> None:
-    """The peers' weights are rounded to bf16; sums of size 1 may cancel."""
+    """That like is compared with like. The peers' weights and outputs are rounded to bf16, by 2^-9
+    each; allowed are 16 times that, and for sums of size 1, which may cancel, 32 times."""
     torch.testing.assert_close(ours.float(), peer.float(), rtol=2**-5, atol=2**-4)
 
 

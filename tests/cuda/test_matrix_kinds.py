@@ -5,12 +5,9 @@ import re
 from collections import defaultdict
 
 import pytest
+from emulator import ptxrun
 
 from dflash_ops import _C
-
-ptxrun = pytest.importorskip("ptxrun")
-if not hasattr(ptxrun, "emulated"):
-    pytest.skip("ptxrun is not built", allow_module_level=True)
 
 
 def without_n(kind):

@@ -2,12 +2,10 @@
 
 import pytest
 import torch
+from emulator import ptxrun
 
 from dflash_ops import verify_gemm
 
-ptxrun = pytest.importorskip("ptxrun")
-if not hasattr(ptxrun, "emulated"):
-    pytest.skip("ptxrun is not built", allow_module_level=True)
 HOPPER = [m for m in ptxrun.MACHINES if m.name in ("H100", "H200")]
 # Times of the floor, the bytes alone, at most; by rows. At 32 rows a CTA reads x, from L2, as often
 # as it reads weights: L2 binds on H200.

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from emulator import ptxrun
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from verify.test_chain_record import LAWS as RECORD_LAWS
@@ -10,10 +11,6 @@ from verify.test_verify_chain import random_call as random_chains
 from verify.test_verify_tree import random_call as random_trees
 
 from dflash_ops import lm_head_verify, verify_chain, verify_tree
-
-ptxrun = pytest.importorskip("ptxrun")
-if not hasattr(ptxrun, "emulated"):
-    pytest.skip("ptxrun is not built", allow_module_level=True)
 
 LAWS = [
     {},

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from emulator import ptxrun
 
 from dflash_ops import (
     accept_match,
@@ -17,9 +18,6 @@ from dflash_ops import (
     tree_metadata,
 )
 
-ptxrun = pytest.importorskip("ptxrun")
-if not hasattr(ptxrun, "emulated"):
-    pytest.skip("ptxrun is not built", allow_module_level=True)
 SECTOR = 32
 
 

@@ -6,12 +6,10 @@ of shared memory at most 1.05 of the fewest. Real heads and depths; few of them.
 
 import pytest
 import torch
+from emulator import ptxrun
 
 from dflash_ops import compact_kv, lm_head_topk, pack_weight, tree_attention, verify_gemm
 
-ptxrun = pytest.importorskip("ptxrun")
-if not hasattr(ptxrun, "emulated"):
-    pytest.skip("ptxrun is not built", allow_module_level=True)
 SECTOR = 32
 SECTORS, WAVES = 1.03, 1.05
 
