@@ -235,17 +235,37 @@ def verify_gemm(
         "act": act,
         "residual": residual,
     }
-    tensors = (weight, bias, norm_weight, addend, residual, out)
+    return call_verify_gemm("verify_gemm", x, (weight,), bias, options, out_dtype, out)
+
+
+def call_verify_gemm(
+    name: str,
+    x: Tensor,
+    weight: tuple[Any, ...],
+    bias: Tensor | None,
+    options: dict[str, Any],
+    out_dtype: torch.dtype | None,
+    out: Tensor | None,
+) -> Tensor:
+    """Of all verify_gemm ops; `weight`: the tensor, and of a quantised one the format."""
+
+    def check() -> None:
+        checked = options | {"out_dtype": out_dtype, "out": out, "op": name}
+        _check_verify_gemm(x, weight[0], bias, **checked, format=(*weight, None)[1])
+
+    tensors = (weight[0], bias, options["norm_weight"], options["addend"], options["residual"], out)
     is_mixed = any(t is not None and t.device != x.device for t in tensors)
     if is_mixed or torch.compiler.is_compiling() or (out is not None and out_dtype is not None):
-        _check_verify_gemm(x, weight, bias, **options, out_dtype=out_dtype, out=out)
+        check()
+    op = getattr(torch.ops.dflash, name)
     try:
         if out is None:
-            return torch.ops.dflash.verify_gemm(x, weight, bias, **options, out_dtype=out_dtype)
-        torch.ops.dflash.verify_gemm.out(x, weight, bias, **options, out=out)
+            result: Tensor = op(x, *weight, bias, **options, out_dtype=out_dtype)
+            return result
+        op.out(x, *weight, bias, **options, out=out)
         return out
     except RuntimeError:  # checking before takes twice as long as a small product
-        _check_verify_gemm(x, weight, bias, **options, out_dtype=out_dtype, out=out)
+        check()
         raise
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ._check import FLOATS, Checks, _shape_name, check_contiguous
 from ._quant import CODES, GROUPS, QuantFormat, check_pair, num_blocks, scales_name
-from .gemm import _check_verify_gemm
+from .gemm import call_verify_gemm
 
 
 class QuantisedWeight(NamedTuple):
@@ -281,7 +281,8 @@ def verify_gemm_w8(
         "residual": residual,
         "activations": activations,
     }
-    return _verify_gemm("verify_gemm_w8", x, weight, format, bias, options, out_dtype, out)
+    weights = weight, format
+    return call_verify_gemm("verify_gemm_w8", x, weights, bias, options, out_dtype, out)
 
 
 def verify_gemm_w4(
@@ -337,33 +338,8 @@ def verify_gemm_w4(
         "residual": residual,
         "activations": activations,
     }
-    return _verify_gemm("verify_gemm_w4", x, weight, format, bias, options, out_dtype, out)
-
-
-def _verify_gemm(
-    name: str,
-    x: Tensor,
-    weight: Tensor,
-    format: str,
-    bias: Tensor | None,
-    options: dict[str, Any],
-    out_dtype: torch.dtype | None,
-    out: Tensor | None,
-) -> Tensor:
-    checked = options | {"out_dtype": out_dtype, "out": out, "op": name, "format": format}
-    tensors = (weight, bias, options["norm_weight"], options["addend"], options["residual"], out)
-    is_mixed = any(t is not None and t.device != x.device for t in tensors)
-    if is_mixed or torch.compiler.is_compiling() or (out is not None and out_dtype is not None):
-        _check_verify_gemm(x, weight, bias, **checked)
-    op = getattr(torch.ops.dflash, name)
-    try:
-        if out is None:
-            return op(x, weight, format, bias, **options, out_dtype=out_dtype)
-        op.out(x, weight, format, bias, **options, out=out)
-        return out
-    except RuntimeError:  # checking before takes twice as long as a small product
-        _check_verify_gemm(x, weight, bias, **checked)
-        raise
+    weights = weight, format
+    return call_verify_gemm("verify_gemm_w4", x, weights, bias, options, out_dtype, out)
 
 
 @torch.library.register_fake("dflash::pack_w8")
