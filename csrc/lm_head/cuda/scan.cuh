@@ -26,15 +26,6 @@ static __device__ void one_by_one(bool has_turn, F f) {
   }
 }
 
-// A block of 64 ids, of which `largest` is the largest.
-static __device__ LseNode node_of(const float* z, float largest, float inv_temperature) {
-  const float top = largest * inv_temperature;
-  const float shift = top == kMinusInf ? 0.0f : top;
-  float sum = 0.0f;
-  for (int k = 0; k < kLseBlock; ++k) sum += exp_f32(z[k] * inv_temperature - shift);
-  return {top, sum};
-}
-
 template <GemmShape kShape>
 struct HeadStorage {
   alignas(16) char product[kShape.smem_bytes()];

@@ -77,6 +77,16 @@ struct IdColumn {
   }
 };
 
+// A block of 64 ids of the log-sum-exp's tree; `largest` is the largest of its logits z[k].
+template <class Logits>
+static __device__ LseNode node_of(const Logits& z, float largest, float inv_temperature) {
+  const float top = largest * inv_temperature;
+  const float shift = top == kMinusInf ? 0.0f : top;
+  float sum = 0.0f;
+  for (int k = 0; k < kLseBlock; ++k) sum += exp_f32(z[k] * inv_temperature - shift);
+  return {top, sum};
+}
+
 // The logit of one id, as a column has it.
 static __device__ float logit_at(const SampleLogitsParams& p, const RowSource& source,
                                  const IdRange& ids, int64_t id) {

@@ -31,13 +31,9 @@ struct SharedStorage {
   TileResult results[kWarps];
 };
 
-__device__ LseNode node_of(const Column& column, float largest, float inv_temperature) {
+__device__ LseNode node_of_column(const Column& column, float largest, float inv_temperature) {
   if (!__any_sync(kFullMask, largest > kMinusInf)) return {kMinusInf, 0.0f};
-  const float top = largest * inv_temperature;
-  const float shift = top == kMinusInf ? 0.0f : top;
-  float sum = 0.0f;
-  for (int k = 0; k < kLseBlock; ++k) sum += exp_f32(column[k] * inv_temperature - shift);
-  return {top, sum};
+  return node_of(column, largest, inv_temperature);
 }
 
 __device__ Best greedy_best(const Column& column, float largest, int64_t first_id) {
@@ -80,9 +76,9 @@ __global__ void __launch_bounds__(kScanBlock)
   const float largest = column.read(c.p, task.source, id_range(c.p.options), first_id);
 
   TileResult result{{kMinusInf, 0.0f}, {kMinusInf, 0.0f}, stored({})};
-  result.raw = merge_lse_of_warp(node_of(column, largest, 1.0f));
+  result.raw = merge_lse_of_warp(node_of_column(column, largest, 1.0f));
   if (c.needs_tempered(law)) {
-    result.tempered = merge_lse_of_warp(node_of(column, largest, law.inv_temperature));
+    result.tempered = merge_lse_of_warp(node_of_column(column, largest, law.inv_temperature));
   }
   const int64_t slot = i * c.num_tiles + tile;
   if (law.is_filtered()) {
