@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from bounds import ACCUMULATION
 from chains import REJECTION, RULES, assert_well_formed, verify
 
 from dflash_ops import Status
@@ -148,11 +149,11 @@ def test_the_token_after_a_whole_chain_follows_p(device, rule):
     got, _ = verify(device, rule, logits, drafts, q, probe=True)
     accept = got.accept_probs.view(50, 4)[:, 1:]
     if rule in ("token", "rrs"):
-        assert (accept > 1 - 2.0**-20).all()
+        assert (accept > 1 - ACCUMULATION).all()
     else:  # the whole chain's coin; the shorter ones are not asked
-        assert (accept[:, -1] > 1 - 2.0**-18).all()
+        assert (accept[:, -1] > 1 - 4 * ACCUMULATION).all()
     last = got.weights.view(50, 4, 9)[:, -1]
-    torch.testing.assert_close(last, q[:, 0], rtol=2.0**-20, atol=0)
+    torch.testing.assert_close(last, q[:, 0], rtol=ACCUMULATION, atol=0)
 
 
 # Vocabularies of released models, and what a padded head adds to them.
