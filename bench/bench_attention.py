@@ -1,6 +1,7 @@
 import math
 from collections.abc import Iterator
 
+import peers as installed
 import torch
 from case import Case
 from torch import Tensor
@@ -53,6 +54,7 @@ def attention_chain(
                 0
             ].transpose(0, 1),
             "flex_attention, compiled": flex(query, k, v),
+            **installed.attention(q, k_cache, v_cache, table, keys),
         },
         bytes_moved=2 * k_cache.nbytes + 2 * q.nbytes,
         macs=2 * rows * keys * num_kv_heads * group * dim,

@@ -9,6 +9,7 @@ from dflash_ops import (
     lm_head_gather,
     lm_head_sample,
     lm_head_topk,
+    lm_head_verify,
     merge_shards,
     pack_weight,
     verify_gemm,
@@ -26,6 +27,7 @@ def cases(device: torch.device) -> Iterator[Case]:
         yield topk_case(h, weight, packed)
         for law in ({}, {"temperature": 1.0}, {"temperature": 0.7, "top_k": 20.0, "top_p": 0.8}):
             yield sample_case(h, weight, packed, law)
+        yield verify_case(h, weight, packed)
     yield gather_case(h, weight, packed)
     yield merge_case(device, shards=8, rows=64)
 
@@ -74,6 +76,24 @@ def sample_case(h: Tensor, weight: Tensor, packed: Tensor, law: dict[str, float]
         ours=lambda: lm_head_sample(h, packed, **args),
         peers={
             "eager linear and argmax": lambda: (h @ weight.T).argmax(dim=1),
+            "verify_gemm alone": product(h, packed),
+        },
+        bytes_moved=weight.nbytes,
+        macs=len(h) * weight.numel(),
+        check=nothing_to_compare,
+    )
+
+
+def verify_case(h: Tensor, weight: Tensor, packed: Tensor) -> Case:
+    """Sixteen candidates of a drafter and the draft; the peer keeps the softmax in memory."""
+    ids = torch.arange(len(h), device=h.device)[:, None] + torch.arange(17, device=h.device) * 31
+    args = call(h.device, len(h), {"temperature": 1.0})
+    return Case(
+        op="lm_head_verify",
+        name=f"K=17, rows={len(h)}, V={VOCAB}, H={HIDDEN}",
+        ours=lambda: lm_head_verify(h, packed, ids, **args),
+        peers={
+            "eager linear and softmax": lambda: (h @ weight.T).float().softmax(dim=1),
             "verify_gemm alone": product(h, packed),
         },
         bytes_moved=weight.nbytes,

@@ -1,5 +1,6 @@
 from collections.abc import Iterator
 
+import peers as installed
 import torch
 from case import Case
 from torch import Tensor
@@ -46,7 +47,10 @@ def logits_case(device: torch.device, rows: int, name: str, law: dict[str, float
         op="sample_logits",
         name=f"{name}, rows={rows}, V={VOCAB}",
         ours=lambda: sample_logits(logits, **args),
-        peers={"eager softmax, sort and multinomial": lambda: eager(logits, **law)},
+        peers={
+            "eager softmax, sort and multinomial": lambda: eager(logits, **law),
+            **installed.sampling(logits, **law),
+        },
         bytes_moved=logits.nbytes,
         check=same_if_greedy if not law else nothing_to_compare,
     )

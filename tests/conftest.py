@@ -23,6 +23,19 @@ PTX_EXAMPLES, MATRIX_EXAMPLES = 15, 3
 def pytest_addoption(parser):
     parser.addoption("--ptx-counters", action="store_true", help="traffic of the emulated kernels")
     parser.addoption("--ptx-matrix", action="store_true", help="emulated tests in every schedule")
+    parser.addoption("--device", help="only tests that run on a device, and only on this one")
+
+
+def pytest_collection_modifyitems(config, items):
+    if only := config.getoption("--device"):
+        other = [item for item in items if device_of(item) != only]
+        config.hook.pytest_deselected(items=other)
+        items[:] = [item for item in items if device_of(item) == only]
+
+
+def device_of(item):
+    callspec = getattr(item, "callspec", None)
+    return callspec.params.get("device_class") if callspec else None
 
 
 def pytest_terminal_summary(terminalreporter, config):
@@ -63,8 +76,7 @@ def fewer_examples(function, most=PTX_EXAMPLES):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    callspec = getattr(item, "callspec", None)
-    arch = PTX_ARCHS.get(callspec.params.get("device_class")) if callspec else None
+    arch = PTX_ARCHS.get(device_of(item))
     if arch is None:
         return (yield)
     import ptxrun
