@@ -8,7 +8,17 @@ import pytest
 import torch
 from emulator import ptxrun
 
-from dflash_ops import compact_kv, lm_head_topk, pack_weight, tree_attention, verify_gemm
+from dflash_ops import (
+    compact_kv,
+    context_kv,
+    lm_head_gather,
+    lm_head_sample,
+    lm_head_topk,
+    lm_head_verify,
+    pack_weight,
+    tree_attention,
+    verify_gemm,
+)
 
 SECTOR = 32
 SECTORS, WAVES = 1.03, 1.05
@@ -77,6 +87,28 @@ def test_the_lm_head_ops_read_the_head_once(num_rows, is_packed):
     assert left == num_rows * tiles * (16 + 64 * 8)
 
 
+@pytest.mark.parametrize("num_rows", [1, 32])
+@pytest.mark.parametrize("op", [lm_head_sample, lm_head_gather, lm_head_verify])
+def test_whatever_is_asked_of_the_head_it_is_read_once(op, num_rows):
+    """Rows without a filter; the logits of given ids are those of the same pass, or a few columns."""
+    vocab, depth = 1024, 512
+    h, weight = torch.randn(num_rows, depth).bfloat16(), torch.randn(vocab, depth).bfloat16()
+    call = {"positions": torch.arange(num_rows), "cu_verify": torch.arange(num_rows + 1)}
+    call |= {"temperature": torch.ones(num_rows), "seeds": torch.arange(num_rows)}
+    ids = torch.arange(num_rows)[:, None] * 7 % vocab
+    if op is lm_head_gather:
+        call = {"ids": ids}
+    elif op is lm_head_verify:
+        call["ids"] = ids
+    rows, kernel = counted("head_scan", lambda: op(h, weight, **call))
+    copies = [row for row in rows if row.opcode.startswith("cp.async")]
+    assert touched(kernel, "weight") * SECTOR == weight.nbytes
+    moved = (weight.numel() + vocab // 256 * h.numel()) * 2
+    assert sum(row.sectors for row in copies) * SECTOR <= SECTORS * moved
+    left = sum(row.bytes for row in rows if row.opcode.startswith("st.global"))
+    assert left <= num_rows * vocab // 256 * 1024  # no logits: of a tile 1 KB
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("dim", [64, 128, 256])
 @pytest.mark.parametrize("page_size", [1, 16])
@@ -113,3 +145,28 @@ def test_compact_kv_moves_rows_once(dtype):
     wide = [row for row in rows if ".v4" in row.opcode or ".v2" in row.opcode]
     assert moved <= asked(wide, "ld.global") <= SECTORS * moved
     assert moved <= asked(wide, "st.global") <= SECTORS * moved
+
+
+@pytest.mark.parametrize("num_stored", [8, 3])
+def test_context_kv_reads_weights_once_and_writes_the_stored_rows(num_stored):
+    """Five features of 256, two layers of 2 KV heads of 64; rows without a slot are not written."""
+    rows, hidden, heads, dim, layers = 8, 256, 2, 64, 2
+    features, fc = torch.randn(rows, 5 * hidden).bfloat16(), torch.randn(hidden, 5 * hidden)
+    weights = [torch.randn(2 * heads * dim, hidden).bfloat16() for _ in range(layers)]
+    k_caches, v_caches = ([torch.zeros(4, 16, heads, dim).bfloat16()] * layers for _ in "kv")
+    slots = torch.where(torch.arange(rows) < num_stored, torch.arange(rows) * 5, -1)
+    call = (features, fc.bfloat16(), torch.ones(hidden), weights)
+    options = {"positions": torch.arange(rows), "slots": slots[None]}
+    ptxrun.counters(reset=True)
+    with ptxrun.using(footprint=True), ptxrun.emulated(missing=pytest.fail):
+        context_kv(*call, k_caches, v_caches, **options)
+    total = {}
+    for kernel in ptxrun.by_kernel():
+        for name, (read, written) in kernel.total.footprint.items():
+            old = total.get(name, (0, 0))
+            total[name] = old[0] + read, old[1] + written
+    assert total["fc"][0] * SECTOR == fc.numel() * 2
+    assert total["kv_weights"][0] * SECTOR == sum(w.nbytes for w in weights)
+    once = num_stored * layers * heads * dim * 2 // SECTOR
+    assert total["k_caches"][1] == total["v_caches"][1] == once
+    assert total["features"][0] * SECTOR <= features.nbytes
