@@ -69,7 +69,13 @@ def attention(model: Model, device: torch.device) -> Iterator[dict]:
 
 
 def rows(models: list[Model], device: torch.device) -> Iterator[dict]:
+    """A part that fails has its error as its last row."""
     for model in models:
         for part in (attention, products):
-            for row in part(model, device):
+            try:
+                for row in part(model, device):
+                    yield {"model": model.name, **row}
+            except Exception as error:
+                text = f"{type(error).__name__}: {error}"[:300]
+                row = {"op": part.__name__, "case": text, "rows": 0, "first": 0, "equal": False}
                 yield {"model": model.name, **row}

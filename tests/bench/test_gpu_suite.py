@@ -66,8 +66,8 @@ def test_columns_of_matrix_instructions(tmp_path):
 
 
 def test_rows_have_their_bits(tmp_path, monkeypatch):
-    _, found = run(tmp_path, "--part", "rows")
-    assert {row["op"] for row in found["invariance"]} == {
+    code, found = run(tmp_path, "--part", "rows")
+    assert code == 0 and {row["op"] for row in found["invariance"]} == {
         *("verify_gemm", "lm_head_topk", "tree_attention"),
     }
     assert all(row["equal"] for row in found["invariance"]) and found["wrong"] == []
@@ -76,7 +76,10 @@ def test_rows_have_their_bits(tmp_path, monkeypatch):
         return verify_gemm(x, *args, **options) + len(x) % 64
 
     monkeypatch.setattr(invariance, "verify_gemm", other)
-    _, found = run(tmp_path, "--part", "rows")
+    monkeypatch.setattr(invariance, "tree_attention", None)
+    code, found = run(tmp_path, "--part", "rows")
+    assert code == 1
+    assert any("attention, Qwen3-8B, TypeError" in line for line in found["wrong"])
     assert any("other bits for 8 rows from 56" in line for line in found["wrong"])
 
 

@@ -3,19 +3,25 @@ instantiation that a call's shape chooses. Of wgmma only n may differ."""
 
 import re
 from collections import defaultdict
+from functools import cache
 
 import pytest
 from emulator import ptxrun
 
 from dflash_ops import _C
 
+ARCHS = [80, 90]
+# Kernels of one product: an op takes one or another by what it is asked.
+HEAD = ("head_scan_kernel", "head_given_kernel")
+
 
 def without_n(kind):
     return re.sub(r"^(m64)n\d+", r"\1", kind)
 
 
-@pytest.mark.parametrize("arch", [80, 90])
-def test_one_kind_per_op_type_and_architecture(arch):
+@cache
+def kinds_of(arch):
+    """By kernel and the types of its operands."""
     kinds = defaultdict(set)
     for ptx in ptxrun.images(arch):
         module = ptxrun.Module(ptx)
@@ -25,5 +31,23 @@ def test_one_kind_per_op_type_and_architecture(arch):
                 if kind := ptxrun.matrix_kind(opcode):
                     operands = tuple(kind.split(".")[2:4])
                     kinds[kernel, operands].add(without_n(kind))
-    assert {"verify_gemm_kernel", "tree_attention_kernel"} <= {kernel for kernel, _ in kinds}
+    return kinds
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_one_kind_per_op_type_and_architecture(arch):
+    kinds = kinds_of(arch)
     assert all(len(found) == 1 for found in kinds.values()), kinds
+    found = {kernel for kernel, _ in kinds}
+    assert {"verify_gemm_kernel", "tree_attention_kernel"} <= found
+    assert found <= set(_C.kernel_instances), "a kernel that no list knows"
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_the_head_s_logits_are_those_of_verify_gemm(arch):
+    """The same instruction for the same operands, so the same sums."""
+    kinds = kinds_of(arch)
+    products = {types: found for (kernel, types), found in kinds.items() if kernel in HEAD}
+    for types, found in products.items():
+        gemms = [f for (k, t), f in kinds.items() if t == types and k.startswith("verify_gemm")]
+        assert gemms and all(found == other for other in gemms), types

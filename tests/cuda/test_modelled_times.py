@@ -4,21 +4,72 @@ import pytest
 import torch
 from emulator import ptxrun
 
-from dflash_ops import verify_gemm
+from dflash_ops import (
+    lm_head_gather,
+    lm_head_sample,
+    lm_head_topk,
+    lm_head_verify,
+    tree_attention,
+    verify_gemm,
+)
 
 HOPPER = [m for m in ptxrun.MACHINES if m.name in ("H100", "H200")]
-# Times of the floor, the bytes alone, at most; by rows. At 32 rows a CTA reads x, from L2, as often
-# as it reads weights: L2 binds on H200.
-FROM_FLOOR = {1: 1.2, 8: 1.2, 32: 1.5}
+HIDDEN, VOCAB, HEADS, KV_HEADS, HEAD_DIM = 4096, 151_936, 32, 8, 128
+LITTLE = 1.2  # times of the floor, the bytes alone
+# By rows. At 32 rows a CTA reads x, from L2, as often as it reads weights: L2 binds on H200.
+FROM_FLOOR = {1: LITTLE, 8: LITTLE, 32: 1.5}
+
+
+def empty(*shape):
+    return torch.zeros(shape, dtype=torch.bfloat16)  # untouched pages take no memory
+
+
+def times_of_op(call, sample=1):
+    """By machine: all kernels of an op, which follow one another."""
+    times = ptxrun.model_of(call, sample=sample, machines=HOPPER)
+    assert {t.machine for t in times} == {"H100", "H200"}
+    return {m.name: [t for t in times if t.machine == m.name] for m in HOPPER}
 
 
 @pytest.mark.parametrize("num_rows", FROM_FLOOR)
-@pytest.mark.parametrize(("outputs", "depth"), [(24576, 4096), (4096, 12288)])
+@pytest.mark.parametrize(("outputs", "depth"), [(24576, HIDDEN), (HIDDEN, 12288)])
 def test_memory_binds_verify_gemm(outputs, depth, num_rows):
-    weight = torch.zeros(outputs, depth, dtype=torch.bfloat16)
-    x = torch.zeros(num_rows, depth, dtype=torch.bfloat16)
-    times = ptxrun.model_of(lambda: verify_gemm(x, weight), sample=1, machines=HOPPER)
-    assert {t.machine for t in times} == {"H100", "H200"}
-    for t in times:
-        assert t.bound == "HBM" or num_rows == 32, t
-        assert t.total <= FROM_FLOOR[num_rows] * t.floor, t
+    weight, x = empty(outputs, depth), empty(num_rows, depth)
+    for times in times_of_op(lambda: verify_gemm(x, weight)).values():
+        for t in times:
+            assert t.bound == "HBM" or num_rows == 32, t
+            assert t.total <= FROM_FLOOR[num_rows] * t.floor, t
+
+
+@pytest.mark.parametrize("num_rows", [1, 8, 32])
+@pytest.mark.parametrize("op", [lm_head_topk, lm_head_sample, lm_head_gather, lm_head_verify])
+def test_memory_binds_the_head(op, num_rows):
+    """Whatever is asked of the logits: with all that follows the pass over the head."""
+    h, weight = empty(num_rows, HIDDEN), empty(VOCAB, HIDDEN)
+    law = {"positions": torch.arange(num_rows), "cu_verify": torch.arange(num_rows + 1)}
+    law |= {"temperature": torch.ones(num_rows), "seeds": torch.arange(num_rows)}
+    ids = torch.zeros(num_rows, 17, dtype=torch.int64)
+    call = {
+        lm_head_topk: {"k": 16},
+        lm_head_sample: law,
+        lm_head_gather: {"ids": ids},
+        lm_head_verify: law | {"ids": ids},
+    }[op]
+    for times in times_of_op(lambda: op(h, weight, **call)).values():
+        assert max(times, key=lambda t: t.total).bound == "HBM", times
+        assert sum(t.total for t in times) <= LITTLE * sum(t.floor for t in times), times
+
+
+def test_memory_binds_tree_attention():
+    """One row and 32768 keys; the kernel over the keys, without the merge of its leaves."""
+    keys, page_size = 32768, 16
+    pages = keys // page_size + 1
+    caches, q = empty(2, pages, page_size, KV_HEADS, HEAD_DIM), empty(1, HEADS, HEAD_DIM)
+    call = {
+        "block_table": torch.arange(pages)[None],
+        "cu_rows": torch.tensor([0, 1]),
+        "ctx_lens": torch.tensor([keys]),
+    }
+    for times in times_of_op(lambda: tree_attention(q, *caches, **call), sample=4).values():
+        t = max(times, key=lambda t: t.floor)
+        assert t.bound == "HBM" and t.total <= LITTLE * t.floor, t

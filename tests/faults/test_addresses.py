@@ -67,7 +67,11 @@ def run_rejection(rule):
         if rule in ("token", "block"):
             return verify_chain(**call, rule=rule, max_path=2, probe=True)
         return verify_tree(
-            **call, parents=torch.arange(ROWS) - 1, rule=rule, max_path=2, probe=True
+            **call,
+            parents=torch.arange(ROWS, device=call["tokens"].device) - 1,
+            rule=rule,
+            max_path=2,
+            probe=True,
         )
 
     return run
@@ -103,18 +107,19 @@ CASES = [
 @pytest.mark.parametrize(
     ("run", "make", "name"), [c[1:] for c in CASES], ids=[f"{c[0]} {c[3]}" for c in CASES]
 )
-def test_inputs(run, make, name):
-    call = make()
+def test_inputs(device, run, make, name):
+    call = {key: x.to(device) for key, x in make().items()}
     want = run(**call)
     got = run(**call | {name: far(call[name])})
     assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
 
 
 @pytest.mark.parametrize("rule", [r for r in RULES if r != "match"])
-def test_outputs(rule):
+def test_outputs(device, rule):
     """Three requests, whose rows of every output are as far apart; with all that a probe writes."""
     call = chain() | {"cu_verify": torch.arange(ROWS + 1)}
     call |= {"temperature": torch.ones(ROWS), "seeds": torch.arange(ROWS)}
+    call = {key: x.to(device) for key, x in call.items()}
     want = run_rejection(rule)(**call)
     out = Verified(
         *(
@@ -127,11 +132,11 @@ def test_outputs(rule):
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_row_times_the_vocabulary_past_32_bits(rule):
+def test_a_row_times_the_vocabulary_past_32_bits(device, rule):
     """963 requests of 16 rows over 151936 ids are past 2^31 elements: the last rows of such logits,
     every other one a view of the same row."""
     vocab, rows = 151_936, 15_408
-    buffer = torch.empty(rows, vocab, dtype=torch.float16)  # two rows of it are touched
+    buffer = torch.empty(rows, vocab, dtype=torch.float16, device=device)  # two rows are touched
     assert buffer.numel() > 2**31
     buffer[0], buffer[-1] = -5.0, -5.0
     buffer[0, 7], buffer[-1, 150_000] = 5.0, 5.0
@@ -147,10 +152,12 @@ def test_a_row_times_the_vocabulary_past_32_bits(rule):
         "q": torch.ones(4, 1),
         "q_ids": torch.tensor([[7], [150_000], [9], [0]]),
     }
+    call = {key: x.to(device) for key, x in call.items()}
     if rule == "match":
         got = run_match(**call)
     elif rule in ("token", "block"):
         got = verify_chain(**call, rule=rule, max_path=3)
     else:
-        got = verify_tree(**call, parents=torch.arange(4) - 1, rule=rule, max_path=3)
+        parents = torch.arange(4, device=device) - 1
+        got = verify_tree(**call, parents=parents, rule=rule, max_path=3)
     assert got.emitted[0, :3].tolist() == [7, 150_000, 7] and got.num_accepted.tolist() == [2]
