@@ -47,9 +47,14 @@ constexpr int64_t release_pages_bytes(int64_t num_requests, int64_t max_pages) {
   return 8 * num_requests * (max_pages + 1);
 }
 
-// CUDA, context_kv: threads of a CTA that packs a row; and the workspace, offsets in bytes. The
-// number of stored rows comes first.
+// CUDA, context_kv: threads of a CTA that packs a row, and bytes that it copies of it: few rows are
+// spread over the device. The workspace: offsets in bytes; the number of stored rows comes first.
 inline constexpr int kPackContextBlock = 256;
+inline constexpr int64_t kPackContextBytesPerCta = 16 * 2 * kPackContextBlock;
+
+constexpr int64_t pack_context_parts(int64_t row_bytes) {
+  return std::max<int64_t>(1, (row_bytes + kPackContextBytesPerCta - 1) / kPackContextBytesPerCta);
+}
 
 struct ContextKvPlan {
   int64_t element_bytes;

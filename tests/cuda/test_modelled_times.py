@@ -5,6 +5,7 @@ import torch
 from emulator import ptxrun
 
 from dflash_ops import (
+    context_kv,
     lm_head_gather,
     lm_head_sample,
     lm_head_topk,
@@ -73,3 +74,15 @@ def test_memory_binds_tree_attention():
     for times in times_of_op(lambda: tree_attention(q, *caches, **call), sample=4).values():
         t = max(times, key=lambda t: t.floor)
         assert t.bound == "HBM" and t.total <= LITTLE * t.floor, t
+
+
+def test_memory_binds_context_kv():
+    """One row for the five layers of Qwen3.8-27B-DFlash2, with every kernel between the products."""
+    hidden, layers, kv_size = 5120, 5, KV_HEADS * HEAD_DIM
+    features, fc = empty(1, 5 * hidden), empty(hidden, 5 * hidden)
+    weights = [empty(2 * kv_size, hidden) for _ in range(layers)]
+    k_caches, v_caches = ([empty(1, 16, KV_HEADS, HEAD_DIM) for _ in range(layers)] for _ in "kv")
+    call = (features, fc, empty(hidden), weights, k_caches, v_caches)
+    at = {"positions": torch.zeros(1).long(), "slots": torch.zeros(1, 1).long()}
+    for times in times_of_op(lambda: context_kv(*call, **at), sample=8).values():
+        assert sum(t.total for t in times) <= LITTLE * sum(t.floor for t in times), times

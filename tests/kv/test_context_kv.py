@@ -102,6 +102,18 @@ def test_is_its_steps_bit_for_bit(device, rows, groups, normed, packed, dtype, s
         assert all(same(a, b) for a, b in zip(call[name], want[name], strict=True))
 
 
+# Bytes of a row of features around one and two shares of a CTA.
+@pytest.mark.parametrize("depth", [4095, 4096, 4104, 8200])
+def test_wide_features(device, depth):
+    call = make_call(3, rows=3, depth=depth, hidden=8, dims=((1, 8, 8),), dtype=torch.bfloat16)
+    call = changed(call, lambda x: x.to(device))
+    want = changed(call, torch.clone)
+    composed(want)
+    context_kv(**call)
+    for name in ("k_caches", "v_caches"):
+        assert all(same(a, b) for a, b in zip(call[name], want[name], strict=True))
+
+
 def test_equals_reference(device):
     """fp32: three sums and two norms; each term enters with its share of the row."""
     call = make_call(1, rows=40)

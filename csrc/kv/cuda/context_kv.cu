@@ -1,8 +1,8 @@
 // context_kv: the rows that are stored, packed together, through the kernels of verify_gemm,
 // rmsnorm and rope_append_kv, with their bits.
 //
-//   pack_context   grid num_rows; block 256   a CTA per row: counts the stored rows before its own,
-//                                             and copies it to that place
+//   pack_context   grid num_rows, parts; block 256   the CTAs of a row count the stored rows before
+//                                                    it, and copy 8 KB each to that place
 //   then verify_gemm, rmsnorm, and verify_gemm and rope_append_kv for each layer; launches are for
 //   all rows, and what is past the stored ones, whose number the device knows, leaves at once
 //   give_status    a thread per row
@@ -34,10 +34,12 @@ struct PackedContext {
   int64_t features_pitch;
 };
 
+// By the CTAs of a row.
 __device__ void copy_row(const char* from, char* to, int64_t num_bytes) {
   const uint64_t bits = reinterpret_cast<uint64_t>(from) | static_cast<uint64_t>(num_bytes);
   with_unit(bits, [&]<class Unit>(std::type_identity<Unit>) {
-    for (int64_t i = threadIdx.x; i < num_bytes / sizeof(Unit); i += kBlock) {
+    const int64_t step = int64_t{gridDim.y} * kBlock;
+    for (int64_t i = blockIdx.y * kBlock + threadIdx.x; i < num_bytes / sizeof(Unit); i += step) {
       reinterpret_cast<Unit*>(to)[i] = reinterpret_cast<const Unit*>(from)[i];
     }
   });
@@ -55,13 +57,14 @@ __global__ void __launch_bounds__(kBlock)
   const bool is_own = is_stored(p, row);
   // The rows that are not stored fill the places past the others, from the end.
   const int64_t place = is_own ? num_before : p.num_rows - 1 - (row - num_before);
-  if (threadIdx.x == 0) {
+  const bool is_first = blockIdx.y == 0;
+  if (is_first && threadIdx.x == 0) {
     if (row == p.num_rows - 1) *packed.count = num_before + is_own;
     packed.rows[place] = row;
     packed.positions[place] = is_own ? p.positions[row] : -1;
     packed.status[place] = 0;
   }
-  for (int64_t g = threadIdx.x; g < p.num_groups; g += kBlock) {
+  for (int64_t g = threadIdx.x; is_first && g < p.num_groups; g += kBlock) {
     packed.slots[g * p.num_rows + place] = is_own ? p.slots(g, row) : -1;
   }
   if (!is_own) return;
@@ -135,7 +138,9 @@ cudaError_t launch_context_kv(const ContextKvParams& p, const ContextKvPlan& pla
   const Matrix hidden = matrix(plan.hidden, p.fc.num_rows);
   const Matrix context = matrix(plan.context, p.fc.num_rows);
 
-  pack_context_kernel<<<p.num_rows, kBlock, 0, stream>>>(p, packed);
+  const int64_t parts = pack_context_parts(p.fc.depth * plan.element_bytes);
+  const dim3 grid(static_cast<uint32_t>(p.num_rows), static_cast<uint32_t>(parts));
+  pack_context_kernel<<<grid, kBlock, 0, stream>>>(p, packed);
   cudaError_t error = cudaGetLastError();
   const auto then = [&](auto launch) {
     if (error == cudaSuccess) error = launch();
