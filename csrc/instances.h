@@ -37,6 +37,7 @@ inline constexpr KernelInstances kInstances[] = {
     {"sample_candidates_kernel", 1},
     {"clear_drafts_kernel", 1},
     {"link_drafts_kernel", 1},
+    {"draft_sums_kernel", 1},
     {"target_rows_kernel", 1},
     {"walk_kernel", 1},
     {"draw_scan_kernel", 1},

@@ -88,7 +88,12 @@ def test_rejection_reads_rows_once_and_the_last_ones_twice(rule, kind):
     assert asked <= rows * (ASKED_TWICE * row + OF_A_CTA * TILES)
     laws_read = of(found, "target_rows")[0]
     assert laws_read.get("logits", 0) <= LOOKED_UP * rows
-    assert laws_read["q"] <= rows * (row if kind == "dense" else 16 * 4 // SECTOR)
+    if kind == "dense":
+        read, asked, _ = of(found, "draft_sums")
+        assert read["q"] == rows * row and asked <= rows * (row + OF_A_CTA * TILES)
+        assert "q" not in laws_read
+    else:
+        assert laws_read["q"] <= rows * 16 * 4 // SECTOR
     walked = of(found, "walk")[0]
     assert walked.get("logits", 0) <= LOOKED_UP * rows
     drawn = of(found, "draw_scan")[0]

@@ -35,18 +35,23 @@ struct RowContext {
   KeptStorage& shared;
 };
 
-// Merges the nodes of a row's tiles, given by number: 32 of them make five levels.
+// Merges the nodes of a row's tiles, given by number from the first on: 32 of them make five
+// levels.
 template <class F>
-static __device__ LseNode merge_tiles(const SampleLaunch& c, F node_of_tile) {
+static __device__ LseNode merge_tiles(int64_t first_tile, int64_t num_tiles, F node_of_tile) {
   LseCarry carry;
-  const int64_t last = c.first_tile + c.num_tiles;
-  for (int64_t group = c.first_tile / kWarpSize; group * kWarpSize < last; ++group) {
-    const int64_t tile = group * kWarpSize + lane_index() - c.first_tile;
-    const bool is_tile = tile >= 0 && tile < c.num_tiles;
+  const int64_t last = first_tile + num_tiles;
+  for (int64_t group = first_tile / kWarpSize; group * kWarpSize < last; ++group) {
+    const int64_t tile = group * kWarpSize + lane_index() - first_tile;
+    const bool is_tile = tile >= 0 && tile < num_tiles;
     const LseNode node = is_tile ? node_of_tile(tile) : LseNode{kMinusInf, 0.0f};
     carry.add(group, merge_lse_of_warp(node));
   }
   return carry.total();
+}
+template <class F>
+static __device__ LseNode merge_tiles(const SampleLaunch& c, F node_of_tile) {
+  return merge_tiles(c.first_tile, c.num_tiles, node_of_tile);
 }
 
 // The 64 best of lists of 64, into keys[kListKeys].

@@ -22,7 +22,9 @@ struct RejectionPlan {
   int64_t recorded;
   int64_t nodes;
   int64_t tasks;
-  int64_t num_tokens;  // that have lists of draft ids, and of these as many as there are
+  int64_t draft_sums;
+  int64_t num_draft_tiles;  // of a dense q
+  int64_t num_tokens;       // that have lists of draft ids, and of these as many as there are
   int64_t num_draft_ids;
   int64_t first_draft_id;
   int64_t next_draft_id;
@@ -42,7 +44,9 @@ constexpr RejectionPlan plan_rejection(const RejectionParams& p) {
     plan.num_tokens = o.vocab_size;
     plan.num_draft_ids = p.draft_vocab_size;
   }
-  plan.first_draft_id = plan.tasks + p.sampling.num_requests * kDrawTaskBytes;
+  if (p.q && !p.q_ids) plan.num_draft_tiles = (p.draft_vocab_size + kTileIds - 1) / kTileIds;
+  plan.draft_sums = plan.tasks + p.sampling.num_requests * kDrawTaskBytes;
+  plan.first_draft_id = plan.draft_sums + 4 * o.num_rows * plan.num_draft_tiles;
   plan.next_draft_id = plan.first_draft_id + 4 * plan.num_tokens;
   plan.workspace_bytes = plan.next_draft_id + 4 * plan.num_draft_ids;
   return plan;

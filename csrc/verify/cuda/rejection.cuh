@@ -1,6 +1,7 @@
 // What the kernels of rejection verification tell each other.
 //
 //   sample_scan   [Tv, tiles]  the log-sum-exp and the best candidates of each tile of a row
+//   draft_sums    [Tv, tiles]  the sum of each tile of a dense q
 //   link_drafts   [Vd]         which draft ids stand for a token, if the drafter has ids of its own
 //   target_rows   [Tv]         the target's law of each row; the law that its drafts came from
 //   walk          [B]          which drafts are accepted; what the last token is drawn from
@@ -88,6 +89,8 @@ struct RejectionLaunch {
   Recorded* recorded;       // [Tv, 64]?  instead of logits
   TreeNode* nodes;          // [Tv]
   DrawTask* tasks;          // [B]
+  float* draft_sums;        // [Tv, num_draft_tiles]  NaN: there is a bad q in the tile
+  int64_t num_draft_tiles;  // 0: q is not dense
   int64_t list_width;       // K of a sparse q, at least 1
   int32_t* first_draft_id;  // [vocab_size]?  which stands for the token; with a dense q alone
   int32_t* next_draft_id;   // [Vd]?          which stands for the same; -1: none
@@ -98,6 +101,11 @@ struct RejectionLaunch {
 static_assert(sizeof(TargetRow) == kTargetRowBytes && sizeof(Listed) == kListedBytes);
 static_assert(sizeof(Recorded) == kRecordedBytes);
 static_assert(sizeof(TreeNode) == kTreeNodeBytes && sizeof(DrawTask) == kDrawTaskBytes);
+
+// Whether the drafts of a request were drawn from a q.
+__device__ inline bool is_sampled(const RejectionParams& p, int64_t b) {
+  return p.q && (!p.draft_kind || p.draft_kind[b] != 0);
+}
 
 // local: the row after which a token is drawn.
 __device__ inline NoiseKey request_noise(const SamplingOptions& o, Stream stream, int64_t b,

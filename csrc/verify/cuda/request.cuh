@@ -60,7 +60,7 @@ class Request {
       num_rows = 0;
     }
     if (num_rows > 0 && !can_enter(0)) num_rows = 0;
-    is_sampled_ = p.q && (!p.draft_kind || p.draft_kind[b] != 0);
+    is_sampled_ = is_sampled(p, b);
     if (threadIdx.x == 0) shared.bits = 0;
     if (num_rows > 0) link();
     __syncthreads();

@@ -3,15 +3,14 @@
 //   grid   num_rows
 //   block  kFinishBlock = 256
 //   smem   44 KB
-//   reads  the tiles' results, or the record, and q once; logits at the ids that q lists; a row
-//   again only where its
-//          filter keeps more than 64 ids
+//   reads  the tiles' results, or the record, and a sparse q once; logits at the ids that q lists;
+//   a
+//          row again only where its filter keeps more than 64 ids
 //
 // Reference: python/dflash_ops/reference/rejection.py
 
 #include "sample/cuda/candidates.cuh"
 #include "sample/cuda/kept.cuh"
-#include "verify/cuda/ids_sum.cuh"
 #include "verify/cuda/rejection.cuh"
 #include "verify/cuda/stages.h"
 
@@ -26,8 +25,7 @@ struct SharedStorage {
   int64_t ids[kMaxListed];  // -1: absent
   float q[kMaxListed];
   bool is_first[kMaxListed];  // of those with its id
-  LseNode nodes[KeptStorage::kWarps];
-  Candidates top;  // of a record
+  Candidates top;             // of a record
 };
 
 // The target's law of a row with a finite logit. raw: the row's log-sum-exp as a node.
@@ -55,21 +53,10 @@ __device__ TargetLaw target_law(const RowContext& row, const LseNode& raw, uint6
 __device__ bool is_good_total(float total) { return total > 0.0f && total <= FLT_MAX; }
 
 // The sum of a dense q; false: it is bad.
-__device__ bool read_dense(const RejectionLaunch& c, int64_t i, SharedStorage& shared,
-                           float& total) {
-  const float* q = c.p.q.at<float>(i);
-  bool is_bad = false;
-  const IdRange ids{0, c.p.draft_vocab_size};
-  total = sum_over_ids<kFinishBlock>(shared.nodes, ids, [&](int64_t first_id) {
-    float sum = 0.0f;
-    for (int64_t id = first_id; id < first_id + kLseBlock && id < ids.last; ++id) {
-      const float value = q[id * c.p.q.strides[1]];
-      is_bad = is_bad || !(value >= 0.0f) || (value > 0.0f && target_id(c.p, id) < 0);
-      sum += value;
-    }
-    return sum;
-  });
-  return !__syncthreads_or(is_bad) && is_good_total(total);
+__device__ bool read_dense(const RejectionLaunch& c, int64_t i, float& total) {
+  const float* sums = c.draft_sums + i * c.num_draft_tiles;
+  total = merge_tiles(0, c.num_draft_tiles, [&](int64_t t) { return sum_node(sums[t]); }).sum;
+  return is_good_total(total);
 }
 
 // Where id threadIdx.x of shared.ids stands among those that are there, duplicates left out.
@@ -129,9 +116,9 @@ __device__ bool read_draft_law(const RejectionLaunch& c, int64_t i, SharedStorag
                                TargetRow& row) {
   const SamplingOptions& o = c.p.sampling;
   const int64_t b = request_of_row(o, i, c.p.options.num_rows);
-  if (c.p.q && (!c.p.draft_kind || c.p.draft_kind[b] != 0)) {
+  if (is_sampled(c.p, b)) {
     if (c.p.q_ids) return read_sparse(c, i, shared, row);
-    return read_dense(c, i, shared, row.q_total);
+    return read_dense(c, i, row.q_total);
   }
   const RowRange rows = row_range(o.cu_verify, b, c.p.options.num_rows);
   if (!c.is_chain || i + 1 >= rows.first + rows.count) return false;  // nobody asks

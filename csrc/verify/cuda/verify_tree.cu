@@ -51,6 +51,8 @@ cudaError_t launch_rejection(const VerifyTreeParams& p, bool is_chain, void* wor
                           has_logits ? nullptr : reinterpret_cast<Recorded*>(bytes + plan.recorded),
                           reinterpret_cast<TreeNode*>(bytes + plan.nodes),
                           reinterpret_cast<DrawTask*>(bytes + plan.tasks),
+                          reinterpret_cast<float*>(bytes + plan.draft_sums),
+                          plan.num_draft_tiles,
                           plan.list_width,
                           reinterpret_cast<int32_t*>(bytes + plan.first_draft_id),
                           reinterpret_cast<int32_t*>(bytes + plan.next_draft_id)};
@@ -62,6 +64,7 @@ cudaError_t launch_rejection(const VerifyTreeParams& p, bool is_chain, void* wor
   };
   if (has_rows && has_logits) error = launch_sample_scan(c.scan, stream);
   then(plan.num_draft_ids > 0, launch_link_drafts);
+  then(has_rows && plan.num_draft_tiles > 0 && reads_draft_law(p.rule), launch_draft_sums);
   then(has_rows, launch_target_rows);
   then(has_rows && has_requests && c.draws_every_row(), launch_draw);
   then(has_requests, launch_walk);
