@@ -60,6 +60,7 @@ inline constexpr KernelInstances kInstances[] = {
     {"head_given_kernel", kFloatTypes},
     {"head_gather_kernel", 1},
     {"head_verify_kernel", 1},
+    {"merge_shards_kernel", 1},
 };
 
 constexpr int num_instances() {

@@ -30,6 +30,13 @@ def cuts(vocab, num_shards, seed):
     return list(zip([0, *inner], [*inner, vocab], strict=True))
 
 
+def merged(device, *tensors, **call):
+    """merge_shards there, its results here; `status` is in them too."""
+    call = {name: x.to(device) for name, x in call.items()}
+    got = merge_shards(*(x.to(device) for x in tensors), **call)
+    return MergedShards(*(x.cpu() for x in got)), call.get("status", torch.zeros(0)).cpu()
+
+
 def per_shard(op, h, weight, bias, shards, **call):
     return [
         op(h, weight[a:b], bias=bias[a:b], vocab_start=a, vocab_size=len(weight), **call)
@@ -44,10 +51,10 @@ def per_shard(op, h, weight, bias, shards, **call):
     k=st.sampled_from([1, 2, 31, 64]),
     seed=st.integers(0, 2**31 - 1),
 )
-def test_shards_give_what_one_head_gives(vocab, num_shards, k, seed):
+def test_shards_give_what_one_head_gives(device, vocab, num_shards, k, seed):
     h, weight, bias = random_head(seed, 5, vocab, 16, exact=True)  # ties abound
     shards = per_shard(lm_head_topk, h, weight, bias, cuts(vocab, num_shards, seed), k=k)
-    got = merge_shards(*(torch.stack(x) for x in zip(*shards, strict=True)))
+    got, _ = merged(device, *(torch.stack(x) for x in zip(*shards, strict=True)))
     want = lm_head_topk(h, weight, bias, k=k)
     assert torch.equal(got.ids, want.ids) and torch.equal(got.keys, want.values)
     lse = reference.lm_head_topk(h, weight, bias, k=k).lse
@@ -64,7 +71,7 @@ def test_shards_give_what_one_head_gives(vocab, num_shards, k, seed):
     spread_of_keys=st.sampled_from([1, 3, 1000]),
     seed=st.integers(0, 2**31 - 1),
 )
-def test_equals_reference(shards, rows, count, spread_of_keys, seed):
+def test_equals_reference(device, shards, rows, count, spread_of_keys, seed):
     """Lists in any order, with ties, absent entries and rows of -inf."""
     g = torch.Generator().manual_seed(seed)
     shape = shards, rows, count
@@ -77,7 +84,7 @@ def test_equals_reference(shards, rows, count, spread_of_keys, seed):
     values = torch.randn(shape, generator=g)
     lse = torch.randn(shards, rows, generator=g) * 20
     status = torch.zeros(rows, dtype=torch.int32)
-    got = merge_shards(keys, ids.int(), lse, values=values, status=status)
+    got, status = merged(device, keys, ids.int(), lse, values=values, status=status)
     want = reference.merge_shards(keys, ids, lse, values=values)
     assert torch.equal(got.ids, want.ids) and not status.any()
     assert torch.equal(got.keys.double(), want.keys)
@@ -149,7 +156,7 @@ def test_merged_candidates_are_sampled_as_one_head():
     assert torch.equal(token.ids, lm_head_sample(h, weight, bias, **ours).ids)
 
 
-def test_bad_data():
+def test_bad_data(device):
     nan = float("nan")
     keys = torch.tensor(
         [[[nan, 3.0], [-INF, -INF], [2.0, 1.0]], [[4.0, INF], [-INF, nan], [0.0, 5.0]]]
@@ -157,26 +164,40 @@ def test_bad_data():
     ids = torch.tensor([[[1, 2], [7, 8], [-2, 0]], [[5, 3], [6, 1], [2**32, 2**40]]])
     lse = torch.tensor([[1.0, nan, -INF], [nan, nan, 2.0]])
     status = torch.zeros(3, dtype=torch.int32)
-    got = merge_shards(keys, ids, lse, status=status)
+    got, status = merged(device, keys, ids, lse, status=status)
     assert got.ids.tolist() == [[3, 5], [6, -1], [0, -1]]
     assert got.lse.tolist() == [1.0, -INF, 2.0]
     assert status.tolist() == [0, 0, Status.OUT_OF_RANGE]
     assert got.values.shape == (3, 0)
 
 
-def make_call():
+def test_an_id_that_is_there_twice_takes_two_places(device):
+    keys = torch.tensor([[[2.0, 1.0]], [[2.0, 3.0]]])
+    ids = torch.tensor([[[4, 5]], [[4, 4]]])
+    got, _ = merged(device, keys, ids, torch.zeros(2, 1), values=keys * 10)
+    assert got.ids.tolist() == [[4, 4]] and got.keys.tolist() == [[3, 2]]
+    assert got.values.tolist() == [[30, 20]]
+    got, _ = merged(device, keys[:, :, :1], ids[:, :, :1], torch.zeros(2, 1))
+    assert got.ids.tolist() == [[4]]
+    twice = torch.cat([keys[:, :, :1]] * 2, 2), torch.full((2, 1, 2), 4)
+    got, _ = merged(device, *twice, torch.zeros(2, 1), values=twice[0] * 10)
+    assert got.ids.tolist() == [[4, 4]] and got.values.tolist() == [[20, 20]]
+
+
+def make_call(device="cpu"):
     g = torch.Generator().manual_seed(0)
-    return {
+    call = {
         "keys": torch.randn(3, 4, 5, generator=g),
         "ids": torch.randint(100, (3, 4, 5), generator=g),
         "lse": torch.randn(3, 4, generator=g),
         "values": torch.randn(3, 4, 5, generator=g),
         "status": torch.zeros(4).int(),
     }
+    return {name: x.to(device) for name, x in call.items()}
 
 
-def test_strided_in_place():
-    call = make_call()
+def test_strided_in_place(device):
+    call = make_call(device)
     want = merge_shards(**call)
     call |= {name: spread(call[name]) for name in ("keys", "ids", "lse", "values")}
     out = MergedShards(*(spread(torch.zeros_like(x)) for x in want))
@@ -184,11 +205,12 @@ def test_strided_in_place():
     assert all(torch.equal(a, b) for a, b in zip(out, want, strict=True))
 
 
-def test_addresses_past_32_bits():
-    buffer = torch.empty(2**31 + 8, dtype=torch.float32)
+def test_addresses_past_32_bits(device):
+    buffer = torch.empty(2**31 + 8, dtype=torch.float32, device=device)
     keys = buffer.as_strided((2, 1, 1), (2**31 + 3, 1, 1))
     keys.copy_(torch.tensor([1.0, 2.0]).view(2, 1, 1))
-    got = merge_shards(keys, torch.tensor([[[4]], [[9]]]), torch.zeros(2, 1))
+    ids = torch.tensor([[[4]], [[9]]], device=device)
+    got = merge_shards(keys, ids, torch.zeros(2, 1, device=device))
     assert got.ids.tolist() == [[9]]
 
 
@@ -222,8 +244,8 @@ def test_names_a_wrong_output():
     assert str(from_python.value) == str(from_op.value) == text
 
 
-def test_opcheck_and_compile():
-    call = make_call()
+def test_opcheck_and_compile(device):
+    call = make_call(device)
     out = {f"out_{n}": torch.zeros_like(x) for n, x in merge_shards(**call)._asdict().items()}
     args = [call.pop(name) for name in ("keys", "ids", "lse")]
     torch.library.opcheck(OP.default, args, call)

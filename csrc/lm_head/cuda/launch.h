@@ -15,5 +15,6 @@ cudaError_t launch_lm_head_gather(const LmHeadGatherParams& p, void* workspace,
                                   cudaStream_t stream);
 cudaError_t launch_lm_head_verify(const LmHeadVerifyParams& p, void* workspace,
                                   cudaStream_t stream);
+cudaError_t launch_merge_shards(const MergeShardsParams& p, cudaStream_t stream);  // no workspace
 
 }  // namespace dflash
