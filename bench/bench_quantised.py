@@ -51,18 +51,21 @@ def close(ours: Tensor, peer: Tensor) -> None:
 def w4_cases(num_outputs: int, depth: int, group: int) -> Iterator[Case]:
     call = gptq(num_outputs, depth, group)
     peers = {"torch int4": torch_int4(call)} if depth % group == 0 else {}
-    yield from product_cases(verify_gemm_w4, with_zeros(call), (num_outputs, depth), peers)
+    make = partial(with_zeros, call)
+    yield from product_cases(verify_gemm_w4, make, (num_outputs, depth), peers)
 
 
 def product_cases(
     product: Callable[..., Tensor],
-    weight: QuantisedWeight,
+    make: Callable[[], QuantisedWeight],
     shape: tuple[int, int],
     peers: dict[str, Callable[[Tensor], Tensor]],
 ) -> Iterator[Case]:
     """Rows as they are and rounded to int8, against torch with the values in bf16 and `peers`."""
+    weight = make()
     values = unpack(weight.packed, shape, format=weight.format).bfloat16()
-    packed, plain = Rotation(weight.packed, torch.clone), Rotation(values, torch.clone)
+    # Packed anew, not cloned: only packing lays a weight in huge pages.
+    packed, plain = Rotation(weight.packed, lambda _: make().packed), Rotation(values, torch.clone)
     peers = peers | {"torch linear": lambda x: torch.nn.functional.linear(x, plain.next())}
     num_outputs, depth = shape
     g = torch.Generator().manual_seed(1)
@@ -98,8 +101,8 @@ def w8_cases(num_outputs: int, depth: int) -> Iterator[Case]:
     g = torch.Generator().manual_seed(0)
     codes = torch.randint(-128, 128, (num_outputs, depth), generator=g).char()
     scales = (torch.rand(num_outputs, depth // 32, generator=g) + 0.5) / 64 / depth**0.5
-    weight = pack_w8(codes, scales.half(), block=(1, 32))
-    yield from product_cases(verify_gemm_w8, weight, (num_outputs, depth), {})
+    make = partial(pack_w8, codes, scales.half(), block=(1, 32))
+    yield from product_cases(verify_gemm_w8, make, (num_outputs, depth), {})
 
 
 def packing(op: str) -> Case:

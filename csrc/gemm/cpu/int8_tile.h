@@ -139,7 +139,9 @@ void int8_tile(const Int8Args& a) {
 template <class V, Codes kCodes, size_t... kRowsMinus1>
 constexpr std::array<void (*)(const Int8Args&), V::kMaxRows> int8_tiles(
     std::index_sequence<kRowsMinus1...>) {
-  return {int8_tile<V, kCodes, kRowsMinus1 + 1, V::vecs(kRowsMinus1 + 1)>...};
+  // Sums of integers and of floats share the registers: for many rows, a vector at a time.
+  return {int8_tile < V, kCodes, kRowsMinus1 + 1,
+          kRowsMinus1 < 4 ? V::vecs(kRowsMinus1 + 1) : 1 > ...};
 }
 
 template <class V, Codes kCodes>

@@ -52,33 +52,43 @@ void decode_group(const char* codes, int64_t num_words, uint32_t* pairs) {
   }
 }
 
-// One pass over codes as they stand, without a stop in memory; they fill their words.
+// One pass over codes as they stand, without a stop in memory; they fill their words. Few rows wait
+// for memory, and the hardware fetches it best; many fetch a little ahead.
 template <class V, Codes kCodes, int kRows>
-void direct_tile(const TileArgs& t) {
+void direct_tile(const TileArgs& args) {
   constexpr int kVecs = kBlock / V::kWidth, kWordK = kCodes == Codes::kInt4 ? 8 : 4;
-  const char* group_words = t.weight;
-  for (int64_t k = 0, group = 0; k < t.num_k; ++group, group_words += t.group_bytes) {
+  constexpr int64_t kAhead = 4096, kWordBytes = kBlock * 4;
+  const TileArgs t = args;  // stores of sums cannot change a copy
+  const char* codes = t.weight;
+  const char* x = t.rows;
+  for (int64_t k = 0, group = 0; k < t.num_k; ++group) {
     typename V::F acc[kRows][kVecs];
     _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
       _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) acc[r][v] = V::zero();
     }
-    const auto* words = reinterpret_cast<const uint32_t*>(group_words);
+    const char* next_group = codes + t.group_bytes;
     const int64_t last = std::min(k + t.group_k, t.num_k);
-    for (; k < last; k += kWordK, words += kBlock) {
+    for (; k < last; k += kWordK, x += kWordK * 2, codes += kWordBytes) {
+      if constexpr (kRows > 4) {
+        V::prefetch(codes + kAhead);
+        V::prefetch(codes + kAhead + kWordBytes / 2);
+      }
+      const auto* words = reinterpret_cast<const uint32_t*>(codes);
       for_each_pair<kCodes>([&](auto pair) {
         decltype(V::load_words(words)) w[kVecs];
         _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
           w[v] = V::template decode<kCodes, pair()>(words + v * V::kWidth);
         }
         _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
-          const auto* row = reinterpret_cast<const uint32_t*>(t.rows + r * t.row_bytes);
-          const auto x = V::set1_word(row + k / 2 + pair());
+          const auto* row = reinterpret_cast<const uint32_t*>(x + r * t.row_bytes);
+          const auto pair_of_x = V::set1_word(row + pair());
           _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
-            acc[r][v] = V::dot(acc[r][v], w[v], x);
+            acc[r][v] = V::dot(acc[r][v], w[v], pair_of_x);
           }
         }
       });
     }
+    codes = next_group;
     _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
       _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
         AddGroup<V>::add(t, acc[r][v], group, r, v * V::kWidth);
