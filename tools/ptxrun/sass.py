@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -56,15 +57,15 @@ def assembled(ptx: str, arch: str, fmad: bool = False) -> dict[str, Resources]:
     path = CACHE / f"{key}.sass.json"
     if not path.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
-        source, cubin = path.with_suffix(".ptx"), path.with_suffix(".cubin")
-        source.write_text(ptx)
-        command = [ptxas, "-v", "-arch", arch, "--fmad", str(fmad).lower(), source, "-o", cubin]
-        run = {"check": True, "capture_output": True, "text": True}
-        report = subprocess.run(command, **run).stderr
-        listing = subprocess.run([nvdisasm, "-c", cubin], **run).stdout
-        path.write_text(json.dumps(_resources(report, listing)))
-        source.unlink()
-        cubin.unlink()
+        with tempfile.TemporaryDirectory(dir=CACHE) as folder:  # others may be at the same
+            source, cubin, kept = (Path(folder) / name for name in ("ptx", "cubin", "json"))
+            source.write_text(ptx)
+            command = [ptxas, "-v", "-arch", arch, "--fmad", str(fmad).lower()]
+            run = {"check": True, "capture_output": True, "text": True}
+            report = subprocess.run([*command, source, "-o", cubin], **run).stderr
+            listing = subprocess.run([nvdisasm, "-c", cubin], **run).stdout
+            kept.write_text(json.dumps(_resources(report, listing)))
+            kept.rename(path)
     return {name: Resources(*values) for name, values in json.loads(path.read_text()).items()}
 
 

@@ -26,20 +26,21 @@ void report_access(Warp& w, const Instruction& in, const char* kind, int lane, u
       std::string(verb(touch)) + " of " + std::to_string(bytes) + " bytes at " + where);
 }
 
+void note_shared(Warp& w, const Instruction& in, Cta& cta, uint64_t offset, uint64_t bytes,
+                 int lane, Touch touch) {
+  static constexpr Access kKinds[] = {Access::kRead, Access::kWrite, Access::kAtomic,
+                                      Access::kAsyncWrite};
+  if (!cta.shadow.is_on()) return;
+  cta.shadow.access(w, static_cast<uint32_t>(offset), static_cast<uint32_t>(bytes),
+                    kKinds[static_cast<int>(touch)], lane, in.index);
+}
+
 uint8_t* reach_shared(Warp& w, const Instruction& in, uint64_t offset, uint64_t bytes, int lane,
                       Touch touch) {
-  const auto note_shared = [&](Cta& cta, uint32_t at) {
-    static constexpr Access kKinds[] = {Access::kRead, Access::kWrite, Access::kAtomic,
-                                        Access::kAsyncWrite};
-    if (cta.shadow.is_on()) {
-      cta.shadow.access(w, at, static_cast<uint32_t>(bytes), kKinds[static_cast<int>(touch)], lane,
-                        in.index);
-    }
-  };
   if (offset >= kSharedStride) {
     const Place place = place_of(w, in, offset, bytes, lane);
     if (place.cta == nullptr) return nullptr;
-    note_shared(*place.cta, place.offset);
+    note_shared(w, in, *place.cta, place.offset, bytes, lane, touch);
     return place.cta->shared.data() + place.offset;
   }
   Cta& cta = *w.cta;
@@ -49,7 +50,7 @@ uint8_t* reach_shared(Warp& w, const Instruction& in, uint64_t offset, uint64_t 
         "shared byte " + std::to_string(offset) + " of " + std::to_string(cta.shared.size()));
     return nullptr;
   }
-  note_shared(cta, static_cast<uint32_t>(offset));
+  note_shared(w, in, cta, offset, bytes, lane, touch);
   return cta.shared.data() + offset;
 }
 
@@ -178,9 +179,14 @@ uint8_t* reach_all(Warp& w, const Instruction& in, Space space, const uint64_t* 
               [&](int lane) { is_good &= note(w, in, *hit, addresses[lane], bytes, lane, touch); });
     return is_good ? hit->data - hit->base : nullptr;
   }
-  if (space != Space::kShared || w.cta->shadow.is_on()) return nullptr;
+  if (space != Space::kShared) return nullptr;
   const uint64_t window = least >= kSharedWindow ? kSharedWindow : 0;
   if (most - window + bytes > w.cta->shared.size()) return nullptr;
+  if (w.cta->shadow.is_on()) {
+    for_lanes(mask, [&](int lane) {
+      note_shared(w, in, *w.cta, addresses[lane] - window, bytes, lane, touch);
+    });
+  }
   return w.cta->shared.data() - window;
 }
 

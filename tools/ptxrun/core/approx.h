@@ -21,9 +21,23 @@ inline double hash(float x) {
 // `ulps` of the result; exact results at special arguments stay as they are.
 inline float moved(double exact, float argument, bool perturbs, double ulps) {
   const auto x = static_cast<float>(exact);
-  if (!perturbs || !std::isfinite(x) || x == 0.0f) return x;
-  const double ulp = std::ldexp(1.0, std::max(std::ilogb(x), -126) - 23);
-  return static_cast<float>(exact + hash(argument) * (ulps - 0.5) * ulp);
+  const auto bits = std::bit_cast<uint32_t>(x) & 0x7fffffff;
+  const uint64_t exponent = std::max(bits >> 23, 1u);  // biased; of subnormals that of the least
+  const auto ulp = std::bit_cast<double>((exponent - 127 - 23 + 1023) << 52);
+  const auto near = static_cast<float>(exact + hash(argument) * (ulps - 0.5) * ulp);
+  return perturbs & (bits != 0) & (bits < 0x7f800000) ? near : x;
+}
+
+// 2^x within 1e-11 of it: x cut at +-200, where float has ended, and a Taylor series of the rest.
+inline double power_of_2(float x) {
+  constexpr double kLn2 = 0.693147180559945309417, kShift = 0x1.8p52;
+  const double bounded = x > 200 ? 200.0 : x < -200 ? -200.0 : static_cast<double>(x);
+  const double shifted = bounded + kShift;  // the nearest integer is in its low bits
+  const double rest = (bounded - (shifted - kShift)) * kLn2;
+  double sum = 1;
+  _Pragma("GCC unroll 11") for (int i = 11; i > 0; --i) sum = sum * rest * (1.0 / i) + 1;
+  const uint64_t whole = std::bit_cast<uint64_t>(shifted) - std::bit_cast<uint64_t>(kShift);
+  return sum * std::bit_cast<double>((whole + 1023) << 52);
 }
 
 inline constexpr auto reciprocal = [](float x, bool p) {
@@ -38,8 +52,7 @@ inline constexpr auto reciprocal_root = [](float x, bool p) {
   return moved(1.0 / std::sqrt(static_cast<double>(x)), x, p, 2);
 };
 inline constexpr auto exp2 = [](float x, bool p) {
-  const double y = std::exp2(static_cast<double>(x));
-  return x == std::floor(x) ? static_cast<float>(y) : moved(y, x, p, 2);
+  return moved(power_of_2(x), x, p & (x != std::floor(x)), 2);
 };
 inline constexpr auto log2 = [](float x, bool p) {
   if (x == 0) return -INFINITY;

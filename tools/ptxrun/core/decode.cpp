@@ -180,6 +180,7 @@ Ref Decoder::constant(uint64_t bits, uint8_t bytes) {
 
 void Decoder::run() {
   kernel_.code.resize(function_.statements.size() + 1);
+  std::vector<size_t> counts;
   for (uint32_t i = 0; i <= function_.statements.size(); ++i) {
     static const Statement kEnd{"", false, "exit", {}, 0, {}};
     statement_ = i < function_.statements.size() ? &function_.statements[i] : &kEnd;
@@ -197,6 +198,13 @@ void Decoder::run() {
     if (decode == nullptr) fail("unknown instruction");
     (*decode)(*this);
     if (instruction_->run == nullptr) fail("unsupported form");
+    kernel_.refs.insert(kernel_.refs.end(), refs_.begin(), refs_.end());
+    counts.push_back(refs_.size());
+    refs_.clear();
+  }
+  const Ref* next = kernel_.refs.data();  // where they stay
+  for (size_t i = 0; i < counts.size(); next += counts[i++]) {
+    kernel_.code[i].refs = {next, counts[i]};
   }
 }
 
@@ -257,16 +265,15 @@ void Decoder::any(const Operand& operand, Type type) { ref(operand, type, true);
 void Decoder::ref(const Operand& o, Type type, bool is_any_width) {
   if (type.kind == Kind::kPred) return predicate_in(o);
   const auto bytes = static_cast<uint8_t>(std::max<int>(type.bytes, 2));
-  std::vector<Ref>& refs = instruction_->refs;
   switch (o.form) {
-    case Operand::Form::kInteger: return refs.push_back(constant(o.bits, bytes));
+    case Operand::Form::kInteger: return refs_.push_back(constant(o.bits, bytes));
     case Operand::Form::kFloat32:
       if (bytes != 4) fail("a 32-bit literal in another place");
-      return refs.push_back(constant(o.bits, bytes));
+      return refs_.push_back(constant(o.bits, bytes));
     case Operand::Form::kFloat64:
-      if (bytes == 8) return refs.push_back(constant(o.bits, bytes));
+      if (bytes == 8) return refs_.push_back(constant(o.bits, bytes));
       if (bytes == 4) {
-        return refs.push_back(constant(
+        return refs_.push_back(constant(
             std::bit_cast<uint32_t>(static_cast<float>(std::bit_cast<double>(o.bits))), bytes));
       }
       fail("a 64-bit literal in another place");
@@ -274,20 +281,20 @@ void Decoder::ref(const Operand& o, Type type, bool is_any_width) {
     default: fail("expected a register or a literal");
   }
   if (o.is_negated) fail("negated operands are not supported");
-  if (o.name == "_") return refs.push_back({0, 0, false});
+  if (o.name == "_") return refs_.push_back({0, 0, false});
   if (const auto found = registers_.find(o.name); found != registers_.end()) {
     if (!is_any_width && found->second.bytes != bytes) fail("width of " + o.name);
-    return refs.push_back(found->second);
+    return refs_.push_back(found->second);
   }
-  if (o.name == "WARP_SZ") return refs.push_back(constant(32, bytes));
+  if (o.name == "WARP_SZ") return refs_.push_back(constant(32, bytes));
   if (const auto found = special_registers().find(o.name); found != special_registers().end()) {
     const uint8_t own = special_bytes(o.name);
     if (!is_any_width && own != bytes) fail("width of " + o.name);
-    return refs.push_back({SpecialRegisters::offset(found->second), own, false});
+    return refs_.push_back({SpecialRegisters::offset(found->second), own, false});
   }
   uint64_t value = 0;
   if (!symbol(o.name, value)) fail("unknown name " + o.name);
-  refs.push_back(constant(value, bytes));
+  refs_.push_back(constant(value, bytes));
 }
 
 bool Decoder::symbol(const std::string& name, uint64_t& value) const {
@@ -306,28 +313,34 @@ void Decoder::predicate_out(const std::string& name) {
   if (name == "_" || name.empty()) return unused();
   const auto found = registers_.find(name);
   if (found == registers_.end() || found->second.bytes != 0) fail(name + " is not a predicate");
-  instruction_->refs.push_back(found->second);
+  refs_.push_back(found->second);
 }
 
 void Decoder::predicate_in(const Operand& o) {
   if (o.form == Operand::Form::kInteger) {
     Ref all = constant(o.bits != 0 ? ~0ull : 0, 0);
-    return instruction_->refs.push_back(all);
+    return refs_.push_back(all);
   }
   predicate_out(o.name);
-  instruction_->refs.back().is_inverted = o.is_negated;
+  refs_.back().is_inverted = o.is_negated;
 }
 
 void Decoder::address(const Operand& o) {
   if (o.form != Operand::Form::kAddress) fail("expected an address");
   instruction_->value = static_cast<int64_t>(o.bits);
   if (o.name.empty()) {
-    instruction_->refs.push_back(constant(0, 8));
+    refs_.push_back(constant(0, 8));
   } else {
     Operand base;
     base.name = o.name;
     ref(base, {Kind::kBits, 8}, true);
   }
+}
+
+void Decoder::touches(Space space, uint32_t bytes) {
+  instruction_->space = space;
+  if (space != Space::kShared && space != Space::kGeneric) return;
+  kernel_.shared_grain = std::min(kernel_.shared_grain, std::bit_floor(bytes));
 }
 
 bool Decoder::is_local(const std::string& name) const {

@@ -45,15 +45,16 @@ class Decoder {
   [[noreturn]] void fail(const std::string& what) const;
 
   // Each appends to the instruction's refs; what comes next is a destination.
-  void writes() { instruction_->written |= 1ull << instruction_->refs.size(); }
+  void writes() { instruction_->written |= 1ull << refs_.size(); }
   void destination(size_t i, Type type);
   void source(size_t i, Type type);
   void any(const Operand& operand, Type type);  // a register of any width, or a constant
   void ref(const Operand& operand, Type type, bool is_any_width);
   void predicate_out(const std::string& name);
   void predicate_in(const Operand& operand);
-  void address(const Operand& operand);  // a ref and `value`
-  void unused() { instruction_->refs.push_back({}); }
+  void address(const Operand& operand);       // a ref and `value`
+  void touches(Space space, uint32_t bytes);  // how much at a time
+  void unused() { refs_.push_back({}); }
 
   Type register_type(const std::string& name) const;
   bool is_local(const std::string& name) const;  // a variable of the function itself
@@ -76,6 +77,7 @@ class Decoder {
   const Statement* statement_ = nullptr;
   std::vector<std::string> parts_;
   Instruction* instruction_ = nullptr;
+  std::vector<Ref> refs_;  // of the statement at hand
   std::map<std::string, Ref> registers_;
   std::map<std::string, uint64_t> symbols_;
   std::map<std::pair<uint64_t, uint8_t>, Ref> constants_;

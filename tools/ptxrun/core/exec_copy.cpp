@@ -11,19 +11,24 @@
 namespace ptxrun {
 namespace {
 
-void land(Warp& w, const AsyncCopy& copy) {
-  uint8_t* to = w.cta->shared.data() + copy.destination;
+void land(Warp& w, const AsyncCopy& copy, int lane) {
+  uint8_t* to = w.cta->shared.data() + copy.destinations[lane];
+  if (copy.bytes == 16 && copy.source_bytes[lane] == 16) {
+    std::memcpy(to, copy.sources[lane], 16);
+    return;
+  }
   std::memset(to, 0, copy.bytes);
-  if (copy.source_bytes > 0) std::memcpy(to, copy.source, copy.source_bytes);
+  if (copy.source_bytes[lane] > 0) std::memcpy(to, copy.sources[lane], copy.source_bytes[lane]);
 }
 
 void settle(Warp& w, const std::vector<AsyncCopy>& copies) {
   for (const AsyncCopy& copy : copies) {
-    if (!copy.has_landed) land(w, copy);
-    if (copy.source_bytes > 0) w.in_flight_bytes -= copy.bytes;
-    if (w.cta->shadow.is_on()) {
-      w.cta->shadow.land(w, copy.destination, copy.bytes, copy.lane, copy.index);
-    }
+    for_lanes(copy.lanes & ~copy.landed, [&](int lane) { land(w, copy, lane); });
+    w.in_flight_bytes -= copy.bytes * static_cast<uint64_t>(std::popcount(copy.reads));
+    if (!w.cta->shadow.is_on()) continue;
+    for_lanes(copy.lanes, [&](int lane) {
+      w.cta->shadow.land(w, copy.destinations[lane], copy.bytes, lane, copy.index);
+    });
   }
 }
 
@@ -35,46 +40,64 @@ bool lands_early(Grid& grid) {
   }
 }
 
+// How many bytes each lane copies; the rest of the destination is zero.
+void source_bytes_of(Warp& w, const Instruction& in, uint8_t* counts) {
+  const uint32_t ignored = in.flag ? w.bits(in.refs[2]) : 0;
+  const bool has_count = !in.flag && in.refs.size() > 2;
+  for (int i = 0; i < kLanes; ++i) {
+    uint64_t count = (ignored >> i & 1) != 0 ? 0 : in.bytes;
+    if (has_count) count = std::min<uint64_t>(w.value(in.refs[2], i), in.bytes);
+    counts[i] = static_cast<uint8_t>(count);
+  }
+}
+
 // refs: destination, source, source bytes (or the predicate that ignores the source)
 void copy(Warp& w, const Instruction& in, uint32_t mask) {
   uint64_t to[kLanes], from[kLanes];
+  addresses_of(w, in, in.refs[0], to);
   const auto offset = static_cast<uint64_t>(in.table[0]);
   for (int i = 0; i < kLanes; ++i) {
-    to[i] = w.value(in.refs[0], i) + static_cast<uint64_t>(in.value);
+    to[i] &= 0xffffffff;
     from[i] = w.value(in.refs[1], i) + offset;
   }
-  const uint32_t ignored = in.flag ? w.bits(in.refs[2]) : 0;
+  AsyncCopy& c = w.copies.emplace_back();
+  c.index = in.index;
+  c.bytes = in.bytes;
+  source_bytes_of(w, in, c.source_bytes);
   uint32_t reads = 0;
+  bool is_whole = true;
   for_lanes(mask, [&](int i) {
-    uint64_t count = in.bytes;
-    if (in.flag) {
-      count = (ignored >> i & 1) != 0 ? 0 : count;
-    } else if (in.refs.size() > 2) {
-      count = std::min<uint64_t>(w.value(in.refs[2], i), in.bytes);
-    }
-    if (count > 0) reads |= 1u << i;
+    if (c.source_bytes[i] > 0) reads |= 1u << i;
+    is_whole &= c.source_bytes[i] == 0 || c.source_bytes[i] == in.bytes;
+  });
+  const uint8_t* all_from = nullptr;
+  if (is_whole && reads != 0) {
+    all_from = reach_all(w, in, Space::kGlobal, from, in.bytes, reads, Touch::kRead);
+  }
+  const uint8_t* all_to = reach_all(w, in, Space::kShared, to, in.bytes, mask, Touch::kAsync);
+  for_lanes(mask, [&](int i) {
     const uint8_t* source = nullptr;
-    if (count > 0) {
-      source = reach(w, in, Space::kGlobal, from[i], in.bytes, i, Touch::kRead, count);
+    if (c.source_bytes[i] > 0) {
+      source = all_from != nullptr ? all_from + from[i]
+                                   : reach(w, in, Space::kGlobal, from[i], in.bytes, i,
+                                           Touch::kRead, c.source_bytes[i]);
       if (source == nullptr) return;
     }
-    if (!reach(w, in, Space::kShared, to[i] & 0xffffffff, in.bytes, i, Touch::kAsync)) return;
-    AsyncCopy c{source,
-                static_cast<uint32_t>(to[i]),
-                in.bytes,
-                static_cast<uint8_t>(count),
-                static_cast<uint8_t>(i),
-                false,
-                in.index};
-    if (lands_early(*w.cta->grid)) {
-      land(w, c);
-      c.has_landed = true;
+    if (all_to == nullptr && !reach(w, in, Space::kShared, to[i], in.bytes, i, Touch::kAsync)) {
+      return;
     }
-    w.copies.push_back(c);
+    c.sources[i] = source;
+    c.destinations[i] = static_cast<uint32_t>(to[i]);
+    c.lanes |= 1u << i;
+    if (lands_early(*w.cta->grid)) {
+      land(w, c, i);
+      c.landed |= 1u << i;
+    }
   });
+  c.reads = c.lanes & reads;
   count_access(w, in, Space::kGlobal, from, in.bytes, reads, Touch::kRead);
   count_waves(w, in, to, in.bytes, mask);
-  const auto asked = static_cast<uint64_t>(std::popcount(reads)) * in.bytes;
+  const auto asked = static_cast<uint64_t>(std::popcount(c.reads)) * in.bytes;
   count_issued(w.in_flight_bytes, w.most_in_flight, asked);
 }
 
@@ -93,11 +116,14 @@ void wait(Warp& w, const Instruction& in, uint32_t) {
 void arrive_after_copies(Warp& w, const Instruction& in, uint32_t mask) {
   std::vector<AsyncCopy> landed;
   const auto take = [&](std::vector<AsyncCopy>& copies) {
-    std::erase_if(copies, [&](const AsyncCopy& c) {
-      const bool is_ours = (mask >> c.lane & 1) != 0;
-      if (is_ours) landed.push_back(c);
-      return is_ours;
-    });
+    for (AsyncCopy& c : copies) {
+      AsyncCopy& ours = landed.emplace_back(c);
+      ours.lanes &= mask;
+      ours.reads &= mask;
+      c.lanes &= ~mask;
+      c.reads &= ~mask;
+    }
+    std::erase_if(copies, [](const AsyncCopy& c) { return c.lanes == 0; });
   };
   for (std::vector<AsyncCopy>& group : w.groups) take(group);
   take(w.copies);
@@ -120,11 +146,12 @@ void decode_copy(Decoder& d) {
     out.flag = d.has("noinc");
     out.run = arrive_after_copies;
   } else if (d.has("ca") || d.has("cg")) {
-    d.address(d.operand(1));
-    out.table.push_back(out.value);
     d.address(d.operand(0));
-    std::swap(out.refs[0], out.refs[1]);
+    const int64_t offset = out.value;
+    d.address(d.operand(1));
+    out.table.push_back(std::exchange(out.value, offset));
     out.bytes = static_cast<uint8_t>(d.integer(2));
+    d.touches(Space::kShared, out.bytes);
     const bool has_policy = d.has("L2::cache_hint");
     if (d.count() > (has_policy ? 4u : 3u)) {
       const Operand& last = d.operand(3);

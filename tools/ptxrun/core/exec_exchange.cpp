@@ -105,7 +105,7 @@ void match(Warp& w, const Instruction& in, uint32_t mask) {
   uint32_t same[kLanes] = {};
   for_lanes(mask,
             [&](int i) { for_lanes(mask, [&](int j) { same[i] |= a[i] == a[j] ? 1u << j : 0; }); });
-  const bool is_whole = same[std::countr_zero(mask)] == mask;
+  const bool is_whole = same[std::countr_zero(mask) % kLanes] == mask;
   set_lanes<uint32_t>(w, in.refs[0], mask,
                       [&](int i) { return kAllMode && !is_whole ? 0 : same[i]; });
   w.set_mask(in.refs[1], is_whole ? ~0u : 0, mask);

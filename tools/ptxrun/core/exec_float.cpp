@@ -11,28 +11,33 @@
 namespace ptxrun {
 namespace {
 
+constexpr uint8_t kFtz = 1, kSat = 2;
+
 template <class T>
-T finish(const Instruction& in, T x) {
-  constexpr uint8_t kFtz = 1, kSat = 2;
+T flushed(uint8_t mode, T x) {
   if constexpr (sizeof(T) == 4) {
-    if ((in.mode & kFtz) != 0 && std::fpclassify(x) == FP_SUBNORMAL) x = std::copysign(T{0}, x);
-    if ((in.mode & kSat) != 0) x = std::isnan(x) ? T{0} : std::fmin(std::fmax(x, T{0}), T{1});
+    const bool is_tiny = (std::bit_cast<uint32_t>(x) & 0x7f800000) == 0;
+    return ((mode & kFtz) != 0) & is_tiny ? std::copysign(T{0}, x) : x;
   }
-  return canonical(x);
+  return x;
 }
 
 template <class T>
-T flushed(const Instruction& in, T x) {
+T finish(uint8_t mode, T x) {
   if constexpr (sizeof(T) == 4) {
-    if ((in.mode & 1) != 0 && std::fpclassify(x) == FP_SUBNORMAL) return std::copysign(T{0}, x);
+    x = flushed(mode, x);
+    const T upper = x > 0 ? x : T{0};  // and NaN
+    const T within = upper < 1 ? upper : T{1};
+    x = (mode & kSat) != 0 ? within : x;
   }
-  return x;
+  return canonical(x);
 }
 
 template <class T, auto kOp>
 void unary(Warp& w, const Instruction& in, uint32_t mask) {
   const T* a = w.lanes<T>(in.refs[1]);
-  set_lanes<T>(w, in.refs[0], mask, [&](int i) { return finish(in, kOp(flushed(in, a[i]))); });
+  set_lanes<T>(w, in.refs[0], mask,
+               [a, m = in.mode](int i) { return finish(m, kOp(flushed(m, a[i]))); });
 }
 
 template <class T, auto kOp>
@@ -41,8 +46,9 @@ void binary(Warp& w, const Instruction& in, uint32_t mask) {
   if (in.mode == 0) {  // the usual case, free of branches
     return set_lanes<T>(w, in.refs[0], mask, [&](int i) { return canonical(kOp(a[i], b[i])); });
   }
-  set_lanes<T>(w, in.refs[0], mask,
-               [&](int i) { return finish(in, kOp(flushed(in, a[i]), flushed(in, b[i]))); });
+  set_lanes<T>(w, in.refs[0], mask, [a, b, m = in.mode](int i) {
+    return finish(m, kOp(flushed(m, a[i]), flushed(m, b[i])));
+  });
 }
 
 template <class T>
@@ -52,8 +58,8 @@ void fused(Warp& w, const Instruction& in, uint32_t mask) {
     return set_lanes<T>(w, in.refs[0], mask,
                         [&](int i) { return canonical(std::fma(a[i], b[i], c[i])); });
   }
-  set_lanes<T>(w, in.refs[0], mask, [&](int i) {
-    return finish(in, std::fma(flushed(in, a[i]), flushed(in, b[i]), flushed(in, c[i])));
+  set_lanes<T>(w, in.refs[0], mask, [a, b, c, m = in.mode](int i) {
+    return finish(m, std::fma(flushed(m, a[i]), flushed(m, b[i]), flushed(m, c[i])));
   });
 }
 
@@ -82,7 +88,7 @@ void directed(Warp& w, const Instruction& in, uint32_t mask) {
     const bool up = way == 'p' || (way == 'z' && exact < 0);
     if (down && static_cast<T>(x) > exact) x = std::nextafter(x, -INFINITY);
     if (up && static_cast<T>(x) < exact) x = std::nextafter(x, INFINITY);
-    return finish(in, x);
+    return finish(in.mode, x);
   });
 }
 
@@ -94,8 +100,8 @@ constexpr auto kExactFma = [](auto a, auto b, auto c) { return a * b + c; };
 
 void modes(Decoder& d) {
   Instruction& out = d.out();
-  if (d.has("ftz")) out.mode |= 1;
-  if (d.has("sat")) out.mode |= 2;
+  if (d.has("ftz")) out.mode |= kFtz;
+  if (d.has("sat")) out.mode |= kSat;
 }
 
 // 'n' nearest, 'z' to zero, 'm' down, 'p' up.
@@ -173,11 +179,12 @@ void copy_sign(Warp& w, const Instruction& in, uint32_t mask) {
 }
 
 template <auto kOp>
-void approximate(Warp& w, const Instruction& in, uint32_t mask) {
+[[gnu::flatten]] void approximate(Warp& w, const Instruction& in, uint32_t mask) {
   const float* a = w.lanes<float>(in.refs[1]);
   const bool perturbs = w.cta->grid->options.perturb_approx;
-  set_lanes<float>(w, in.refs[0], mask,
-                   [&](int i) { return finish(in, kOp(flushed(in, a[i]), perturbs)); });
+  set_lanes<float>(w, in.refs[0], mask, [a, perturbs, m = in.mode](int i) {
+    return finish(m, kOp(flushed(m, a[i]), perturbs));
+  });
 }
 
 template <auto kOp>
@@ -189,8 +196,9 @@ void decode_approx(Decoder& d) {
 void approximate_division(Warp& w, const Instruction& in, uint32_t mask) {
   const float *a = w.lanes<float>(in.refs[1]), *b = w.lanes<float>(in.refs[2]);
   const bool perturbs = w.cta->grid->options.perturb_approx;
-  set_lanes<float>(w, in.refs[0], mask,
-                   [&](int i) { return finish(in, approx::divide(a[i], b[i], perturbs)); });
+  set_lanes<float>(w, in.refs[0], mask, [a, b, perturbs, m = in.mode](int i) {
+    return finish(m, approx::divide(a[i], b[i], perturbs));
+  });
 }
 
 void decode_div(Decoder& d) {

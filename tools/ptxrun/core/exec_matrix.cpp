@@ -11,14 +11,21 @@
 namespace ptxrun {
 namespace {
 
+// Registers of B: 4 words of k of each column, then the next 4.
 template <class Element, int kK, class T>
 void read_b(Warp& w, const Ref* refs, T (*b)[8]) {
-  constexpr int kN = Element::kPerWord;
+  constexpr int kN = kPerWord<Element>;
   for (int reg = 0; reg < kK / (4 * kN); ++reg) {
-    const uint32_t* words = w.lanes<uint32_t>(refs[reg]);
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const int k = lane % 4 * kN + reg * 4 * kN;
-      for (int i = 0; i < kN; ++i) b[k + i][lane / 4] = Element::value(words[lane], i);
+    uint32_t words[4][8];
+    transpose(w.lanes<uint32_t>(refs[reg]), words[0]);
+    for (int t = 0; t < 4; ++t) {
+      T(*to)[8] = b + (reg * 4 + t) * kN;
+      for (int i = 0; i < kN; ++i) {
+        for (int col = 0; col < 8; ++col) {
+          const auto element = words[t][col] >> (32 / kN * i);
+          to[i][col] = Element::value(static_cast<typename Element::Stored>(element));
+        }
+      }
     }
   }
 }
@@ -34,41 +41,20 @@ bool is_whole(Warp& w, const Instruction& in, uint32_t mask) {
 template <class A, class B, int kK, bool kHalf>
 void multiply(Warp& w, const Instruction& in, uint32_t mask) {
   if (!is_whole(w, in, mask)) return;
-  constexpr int kWords = kHalf ? 2 : 4, kWordsA = 2 * kK / (4 * A::kPerWord);
-  using T = decltype(A::value(0, 0));
+  constexpr int kWords = kHalf ? 2 : 4, kWordsA = 2 * kK / (4 * kPerWord<A>);
+  using T = decltype(A::value({}));
   alignas(64) T a[16][kK], b[kK][8], c[16][8];
   const Ref *refs_a = in.refs.data() + kWords, *refs_b = refs_a + kWordsA;
-  const Ref* refs_c = refs_b + kWordsA / 2;
   read_a<A, kK>(w, refs_a, a);
   read_b<B, kK>(w, refs_b, b);
-  for (int reg = 0; reg < kWords; ++reg) {
-    const uint32_t* words = w.lanes<uint32_t>(refs_c[reg]);
-    for (int lane = 0; lane < kLanes; ++lane) {
-      T* at = &c[lane / 4 + 8 * (kHalf ? reg : reg >> 1)][lane % 4 * 2];
-      if constexpr (kHalf) {
-        for (int i = 0; i < 2; ++i) at[i] = F16Element::value(words[lane], i);
-      } else {
-        at[reg & 1] = std::bit_cast<T>(words[lane]);
-      }
-    }
-  }
+  read_sums<kHalf>(w, refs_b + kWordsA / 2, c);
   if constexpr (std::is_same_v<T, float>) {
     const Options& options = w.cta->grid->options;
     multiply_block<kK>(a, b, c, options.mma, options.seed ^ static_cast<uint32_t>(in.value));
   } else {
     multiply_integers<kK>(a, b, c, in.flag);
   }
-  for (int reg = 0; reg < kWords; ++reg) {
-    uint32_t* words = w.lanes<uint32_t>(in.refs[reg]);
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const T* at = &c[lane / 4 + 8 * (kHalf ? reg : reg >> 1)][lane % 4 * 2];
-      if constexpr (kHalf) {
-        words[lane] = Half::rounded(at[0]) | uint32_t{Half::rounded(at[1])} << 16;
-      } else {
-        words[lane] = std::bit_cast<uint32_t>(at[reg & 1]);
-      }
-    }
-  }
+  write_sums<kHalf>(w, in.refs.data(), c);
   ++w.cta->grid->num_matrix;
 }
 
@@ -125,52 +111,70 @@ void decode_mma(Decoder& d) {
 
 // ---- ldmatrix and stmatrix: lane 8m + r holds the address of row r of matrix m
 // A lane's word of an 8 x 8 matrix: row lane / 4 and two columns; transposed, the other way round.
-uint16_t* element(uint16_t (*matrix)[8], int lane, int i, bool is_transposed) {
-  const int row = lane / 4, col = lane % 4 * 2 + i;
-  return is_transposed ? &matrix[col][row] : &matrix[row][col];
+void transpose_halves(const uint32_t* rows, uint32_t* lanes) {
+  uint16_t halves[8][8];
+  std::memcpy(halves, rows, sizeof halves);
+  uint32_t words[4][8];
+  for (int t = 0; t < 4; ++t) {
+    for (int col = 0; col < 8; ++col) {
+      words[t][col] = halves[2 * t][col] | uint32_t{halves[2 * t + 1][col]} << 16;
+    }
+  }
+  transpose_back(words[0], lanes);
+}
+
+// Where the rows of an instruction's matrices start, and a lane each for them.
+uint32_t rows_of(Warp& w, const Instruction& in, uint64_t* addresses, Touch touch) {
+  addresses_of(w, in, in.refs[0], addresses);
+  for (int i = 0; i < kLanes; ++i) addresses[i] &= 0xffffffff;
+  const uint32_t rows = in.vector == 4 ? kAllLanes : (1u << (8 * in.vector)) - 1;
+  count_access(w, in, Space::kShared, addresses, 16, rows, touch);
+  return rows;
+}
+
+// Calls f(lane, bytes) for each row that may be touched.
+template <class F>
+void for_rows(Warp& w, const Instruction& in, Touch touch, F&& f) {
+  uint64_t addresses[kLanes];
+  const uint32_t rows = rows_of(w, in, addresses, touch);
+  uint8_t* all = reach_all(w, in, Space::kShared, addresses, 16, rows, touch);
+  for_lanes(rows, [&](int lane) {
+    uint8_t* p = all != nullptr ? all + addresses[lane]
+                                : reach(w, in, Space::kShared, addresses[lane], 16, lane, touch);
+    if (p != nullptr) f(lane, p);
+  });
 }
 
 void load_matrix(Warp& w, const Instruction& in, uint32_t mask) {
   if (!is_whole(w, in, mask)) return;
-  uint64_t addresses[kLanes];
-  addresses_of(w, in, in.refs[0], addresses);
-  const int count = in.vector;
-  const uint32_t rows = count == 4 ? kAllLanes : (1u << (8 * count)) - 1;
-  count_access(w, in, Space::kShared, addresses, 16, rows, Touch::kRead);
-  uint16_t matrices[4][8][8] = {};
-  for_lanes(rows, [&](int lane) {
-    const uint64_t at = addresses[lane] & 0xffffffff;
-    const uint8_t* p = reach(w, in, Space::kShared, at, 16, lane, Touch::kRead);
-    if (p != nullptr) std::memcpy(matrices[lane / 8][lane % 8], p, 16);
-  });
-  for (int m = 0; m < count; ++m) {
-    set_lanes<uint32_t>(w, in.refs[1 + static_cast<size_t>(m)], mask, [&](int lane) {
-      return *element(matrices[m], lane, 0, in.flag) |
-             static_cast<uint32_t>(*element(matrices[m], lane, 1, in.flag)) << 16;
-    });
+  uint32_t rows[kLanes][4] = {};
+  for_rows(w, in, Touch::kRead,
+           [&](int lane, const uint8_t* p) { std::memcpy(rows[lane], p, sizeof rows[lane]); });
+  for (size_t m = 0; m < in.vector; ++m) {
+    const Ref r = in.refs[1 + m];
+    if (r.offset == 0) continue;
+    uint32_t* to = w.lanes<uint32_t>(r);
+    if (in.flag) {
+      transpose_halves(rows[8 * m], to);
+    } else {
+      std::memcpy(to, rows[8 * m], 8 * sizeof rows[0]);
+    }
   }
 }
 
 void store_matrix(Warp& w, const Instruction& in, uint32_t mask) {
   if (!is_whole(w, in, mask)) return;
-  uint64_t addresses[kLanes];
-  addresses_of(w, in, in.refs[0], addresses);
-  const int count = in.vector;
-  const uint32_t rows = count == 4 ? kAllLanes : (1u << (8 * count)) - 1;
-  count_access(w, in, Space::kShared, addresses, 16, rows, Touch::kWrite);
-  uint16_t matrices[4][8][8];
-  for (int m = 0; m < count; ++m) {
-    const uint32_t* words = w.lanes<uint32_t>(in.refs[1 + static_cast<size_t>(m)]);
-    for (int lane = 0; lane < kLanes; ++lane) {
-      *element(matrices[m], lane, 0, in.flag) = static_cast<uint16_t>(words[lane]);
-      *element(matrices[m], lane, 1, in.flag) = static_cast<uint16_t>(words[lane] >> 16);
+  uint32_t rows[kLanes][4];
+  for (size_t m = 0; m < in.vector; ++m) {
+    const uint32_t* words = w.lanes<uint32_t>(in.refs[1 + m]);
+    if (in.flag) {
+      transpose_halves(words, rows[8 * m]);
+    } else {
+      std::memcpy(rows[8 * m], words, 8 * sizeof rows[0]);
     }
   }
-  for_lanes(rows, [&](int lane) {
-    const uint64_t at = addresses[lane] & 0xffffffff;
-    uint8_t* p = reach(w, in, Space::kShared, at, 16, lane, Touch::kWrite);
-    if (p != nullptr) std::memcpy(p, matrices[lane / 8][lane % 8], 16);
-  });
+  for_rows(w, in, Touch::kWrite,
+           [&](int lane, uint8_t* p) { std::memcpy(p, rows[lane], sizeof rows[lane]); });
 }
 
 void decode_matrix_access(Decoder& d, bool is_load) {
@@ -188,16 +192,9 @@ void decode_matrix_access(Decoder& d, bool is_load) {
 
 void transpose(Warp& w, const Instruction& in, uint32_t mask) {
   if (!is_whole(w, in, mask)) return;
-  uint16_t matrix[8][8];
-  const uint32_t* words = w.lanes<uint32_t>(in.refs[1]);
-  for (int lane = 0; lane < kLanes; ++lane) {
-    *element(matrix, lane, 0, false) = static_cast<uint16_t>(words[lane]);
-    *element(matrix, lane, 1, false) = static_cast<uint16_t>(words[lane] >> 16);
-  }
-  set_lanes<uint32_t>(w, in.refs[0], mask, [&](int lane) {
-    return *element(matrix, lane, 0, true) | static_cast<uint32_t>(*element(matrix, lane, 1, true))
-                                                 << 16;
-  });
+  uint32_t result[kLanes];
+  transpose_halves(w.lanes<uint32_t>(in.refs[1]), result);
+  set_lanes<uint32_t>(w, in.refs[0], mask, [&](int lane) { return result[lane]; });
 }
 
 }  // namespace

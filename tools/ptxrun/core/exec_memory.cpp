@@ -136,7 +136,6 @@ void decode_access(Decoder& d, bool is_load) {
   if (type.is_float() && type.bytes <= 8) type.kind = Kind::kBits;
   d.address(address);
   Instruction& out = d.out();
-  out.space = space_of_access(d, address);
   decode_strength(d, Strength::kWeak);
   if (value.form == Operand::Form::kVector) {
     for (const Operand& item : value.items) {
@@ -148,6 +147,7 @@ void decode_access(Decoder& d, bool is_load) {
     if (is_load) d.writes();
     d.any(value, type);
   }
+  d.touches(space_of_access(d, address), type.bytes * out.vector);
   with_integer(type,
                [&]<class T>() { out.run = is_load ? load<T> : store<std::make_unsigned_t<T>>; });
 }
@@ -165,8 +165,11 @@ void atomic(Warp& w, const Instruction& in, uint32_t mask) {
   count_access(w, in, in.space, addresses, sizeof(T), mask, Touch::kAtomic);
   std::unique_lock<std::mutex> alone;
   if (w.cta->grid->num_shares > 1 && in.space != Space::kShared) alone = atomics_lock();
+  uint8_t* all = reach_all(w, in, in.space, addresses, sizeof(T), mask, Touch::kAtomic);
   for_lanes(mask, [&](int lane) {
-    uint8_t* p = reach(w, in, in.space, addresses[lane], sizeof(T), lane, Touch::kAtomic);
+    uint8_t* p = all != nullptr
+                     ? all + addresses[lane]
+                     : reach(w, in, in.space, addresses[lane], sizeof(T), lane, Touch::kAtomic);
     if (p == nullptr) return;
     T old;
     std::memcpy(&old, p, sizeof(T));
@@ -242,7 +245,7 @@ void decode_atomic(Decoder& d) {
   d.source(address + 1, type);
   if (d.has("cas")) d.source(address + 2, type);
   Instruction& out = d.out();
-  out.space = d.space_of();
+  d.touches(d.space_of(), type.bytes);
   decode_strength(d, Strength::kRelaxed);
   if (type.kind == Kind::kFloat && type.bytes >= 4 && d.has("add")) {
     out.run = type.bytes == 4 ? atomic<float, kAdd> : atomic<double, kAdd>;

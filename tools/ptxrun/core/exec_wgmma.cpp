@@ -68,13 +68,14 @@ struct Reader {
 template <class Element, class F>
 void read_operand(const Reader& reader, const Descriptor& d, uint32_t first, uint32_t count, int k,
                   bool is_row_major, F&& out) {
-  constexpr int kN = Element::kPerWord, kUnit = 4 * kN;
+  using Stored = typename Element::Stored;
+  constexpr int kUnit = 16 / sizeof(Stored);
   const auto each = [&](uint32_t offset, auto&& place) {
     const uint8_t* p = reader.unit(offset);
     if (p == nullptr) return;
-    uint32_t words[4];
-    std::memcpy(words, p, 16);
-    for (int i = 0; i < kUnit; ++i) place(i) = Element::value(words[i / kN], i % kN);
+    Stored elements[kUnit];
+    std::memcpy(elements, p, 16);
+    for (int i = 0; i < kUnit; ++i) place(i) = Element::value(elements[i]);
   };
   if (is_row_major) {
     for (uint32_t row = 0; row < count; row += kUnit) {
@@ -104,7 +105,7 @@ enum Flags : uint8_t {
 // refs: sums, a (descriptor or 4 registers), b, scale-d
 template <class A, class B, int kK, bool kHalf>
 void multiply(Warp& w, const Instruction& in, uint32_t mask) {
-  using T = decltype(A::value(0, 0));
+  using T = decltype(A::value({}));
   Grid& grid = *w.cta->grid;
   if (mask != kAllLanes) return grid.report(w, "divergence", in.index, 0, "wgmma on some lanes");
   if (!w.has_matrix_fence) {
@@ -112,7 +113,7 @@ void multiply(Warp& w, const Instruction& in, uint32_t mask) {
     w.has_matrix_fence = true;
   }
   const int n = in.bytes * 8, words = kHalf ? n / 4 : n / 2;
-  static thread_local T a[16][kK], b[kMaxN / 8][kK][8], c[kMaxN / 8][16][8];
+  static thread_local T a[16][kK], b[kMaxN / 8][kK][8], c[16][8];
   const Ref* refs = in.refs.data() + words;
   const Reader reader{w, in, ++w.cta->reader_clock};
   if (w.matrix_clocks.empty()) w.matrix_clocks.push_back(0);
@@ -138,42 +139,26 @@ void multiply(Warp& w, const Instruction& in, uint32_t mask) {
     for (auto& row : a) std::ranges::transform(row, row, std::negate<>());
   }
   const bool negates_b = (in.mode & kNegatesB) != 0;
-  for (int j = 0; j < words; ++j) {
-    const uint32_t* values = w.lanes<uint32_t>(in.refs[static_cast<size_t>(j)]);
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const int high = kHalf ? j & 1 : j >> 1 & 1, block = kHalf ? j >> 1 : j >> 2;
-      T* at = &c[block][lane / 4 + 8 * high][lane % 4 * 2];
-      if constexpr (kHalf) {
-        for (int i = 0; i < 2; ++i) at[i] = adds ? F16Element::value(values[lane], i) : T{0};
-      } else {
-        at[j & 1] = adds ? std::bit_cast<T>(values[lane]) : T{0};
-      }
-    }
-  }
   for (int block = 0; block < n / 8; ++block) {
+    const Ref* sums = in.refs.data() + block * (kHalf ? 2 : 4);
+    if (adds) {
+      read_sums<kHalf>(w, sums, c);
+    } else {
+      std::memset(c, 0, sizeof c);
+    }
     if (negates_b) {
       for (auto& row : b[block]) std::ranges::transform(row, row, std::negate<>());
     }
     if constexpr (std::is_same_v<T, float>) {
-      multiply_block<kK>(a, b[block], c[block], grid.options.mma,
+      multiply_block<kK>(a, b[block], c, grid.options.mma,
                          grid.options.seed ^ static_cast<uint32_t>(in.value));
     } else {
-      multiply_integers<kK>(a, b[block], c[block], in.flag);
+      multiply_integers<kK>(a, b[block], c, in.flag);
     }
+    write_sums<kHalf>(w, sums, c);
   }
   for (int j = 0; j < words; ++j) {
-    const Ref r = in.refs[static_cast<size_t>(j)];
-    uint32_t* values = w.lanes<uint32_t>(r);
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const int high = kHalf ? j & 1 : j >> 1 & 1, block = kHalf ? j >> 1 : j >> 2;
-      const T* at = &c[block][lane / 4 + 8 * high][lane % 4 * 2];
-      if constexpr (kHalf) {
-        values[lane] = Half::rounded(at[0]) | uint32_t{Half::rounded(at[1])} << 16;
-      } else {
-        values[lane] = std::bit_cast<uint32_t>(at[j & 1]);
-      }
-    }
-    w.in_flight[r.offset] = w.matrix_group;
+    w.in_flight[in.refs[static_cast<size_t>(j)].offset] = w.matrix_group;
   }
   grid.num_matrix += static_cast<uint64_t>(n / 8);
 }

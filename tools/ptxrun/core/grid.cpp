@@ -171,7 +171,7 @@ void Grid::start(Cta& cta, uint32_t linear) {
   const uint32_t bytes = kernel.shared_bytes + launch.dynamic_shared;
   cta.shared.assign(bytes, 0xff);  // NaN in every float format
   const uint32_t num_warps = (cta.num_threads + kLanes - 1) / kLanes;
-  if (options.checks) cta.shadow.reset(cta, bytes, num_warps);
+  if (options.checks) cta.shadow.reset(cta, bytes, kernel.shared_grain, num_warps);
   cta.fenced.assign(num_warps, 0);
   cta.cluster_arriving = cta.cluster_released = nullptr;
   cta.warps.resize(num_warps);

@@ -14,43 +14,115 @@
 
 namespace ptxrun {
 
-// ---- element formats: how many to a register, and their value
+// ---- element formats: how they lie in a register, and their value
 struct Bf16Element {
-  static constexpr int kPerWord = 2;
-  static float value(uint32_t word, int k) { return BFloat::value(word >> (16 * k)); }
+  using Stored = uint16_t;
+  static float value(Stored x) { return BFloat::value(x); }
 };
 struct F16Element {
-  static constexpr int kPerWord = 2;
-  static float value(uint32_t word, int k) {
-    return Half::value(static_cast<uint16_t>(word >> (16 * k)));
+  using Stored = uint16_t;
+  // By the bits, so that many are done at once: a half is a float whose exponent is off by 112.
+  static float value(Stored x) {
+    const uint32_t magnitude = uint32_t{x & 0x7fffu} << 13;
+    const auto finite = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
+    const uint32_t bits = magnitude >= 0x7c00u << 13 ? magnitude | 0x7f800000u : finite;
+    return std::bit_cast<float>(bits | uint32_t{x & 0x8000u} << 16);
   }
 };
 struct Tf32Element {  // the low 13 bits are not looked at
-  static constexpr int kPerWord = 1;
-  static float value(uint32_t word, int) { return std::bit_cast<float>(word & ~0x1fffu); }
+  using Stored = uint32_t;
+  static float value(Stored x) { return std::bit_cast<float>(x & ~0x1fffu); }
 };
 template <class Format>
 struct Fp8Element {
-  static constexpr int kPerWord = 4;
-  static float value(uint32_t word, int k) {
-    return from_fp8<Format>(static_cast<uint8_t>(word >> (8 * k)));
-  }
+  using Stored = uint8_t;
+  static float value(Stored x) { return kValues[x]; }
+
+ private:
+  static inline const std::array<float, 256> kValues = [] {
+    std::array<float, 256> values;
+    for (int x = 0; x < 256; ++x) values[x] = from_fp8<Format>(static_cast<uint8_t>(x));
+    return values;
+  }();
 };
 template <class T>
 struct ByteElement {
-  static constexpr int kPerWord = 4;
-  static int32_t value(uint32_t word, int k) { return static_cast<T>(word >> (8 * k)); }
+  using Stored = T;
+  static int32_t value(Stored x) { return x; }
 };
+template <class Element>
+inline constexpr int kPerWord = 4 / sizeof(typename Element::Stored);
 
-// A lane holds row g = lane / 4 and columns from (lane % 4) * n on of each 8 x 4n block.
+// ---- fragments: the register of lane 4g + t is column t of row g of a matrix of 8 x 4 words
+using Words = uint32_t __attribute__((vector_size(64)));
+
+// 8 rows of 4 words -> 4 of 8, and back.
+inline void transpose(const uint32_t* rows, uint32_t* columns) {
+  constexpr Words kFirst{0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29};
+  Words low, high;
+  std::memcpy(&low, rows, sizeof low);
+  std::memcpy(&high, rows + 16, sizeof high);
+  const Words first = __builtin_shuffle(low, high, kFirst);
+  const Words second = __builtin_shuffle(low, high, kFirst + 2);
+  std::memcpy(columns, &first, sizeof first);
+  std::memcpy(columns + 16, &second, sizeof second);
+}
+inline void transpose_back(const uint32_t* columns, uint32_t* rows) {
+  constexpr Words kFirst{0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27};
+  Words low, high;
+  std::memcpy(&low, columns, sizeof low);
+  std::memcpy(&high, columns + 16, sizeof high);
+  const Words first = __builtin_shuffle(low, high, kFirst);
+  const Words second = __builtin_shuffle(low, high, kFirst + 4);
+  std::memcpy(rows, &first, sizeof first);
+  std::memcpy(rows + 16, &second, sizeof second);
+}
+
+// Registers of A: rows 0 to 7 and 8 to 15 of the first 4 words of k, then of the next.
 template <class Element, int kK, class T>
 void read_a(Warp& w, const Ref* refs, T (*a)[kK]) {
-  constexpr int kN = Element::kPerWord;
-  for (int reg = 0; reg < 2 * kK / (4 * kN); ++reg) {
-    const uint32_t* words = w.lanes<uint32_t>(refs[reg]);
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const int row = lane / 4 + 8 * (reg & 1), k = lane % 4 * kN + (reg >> 1) * 4 * kN;
-      for (int i = 0; i < kN; ++i) a[row][k + i] = Element::value(words[lane], i);
+  constexpr int kRow = 4 * kPerWord<Element>;
+  for (int reg = 0; reg < 2 * kK / kRow; ++reg) {
+    const auto* elements = w.lanes<typename Element::Stored>(refs[reg]);
+    T values[8 * kRow];
+    for (int i = 0; i < 8 * kRow; ++i) values[i] = Element::value(elements[i]);
+    for (int row = 0; row < 8; ++row) {
+      T* to = &a[row + 8 * (reg & 1)][(reg >> 1) * kRow];
+      std::memcpy(to, values + row * kRow, kRow * sizeof(T));
+    }
+  }
+}
+
+// A 16 x 8 block of sums: rows 0 to 7 and 8 to 15, of two columns each; `kHalf`: both in a word.
+template <bool kHalf, class T>
+void read_sums(Warp& w, const Ref* refs, T (*c)[8]) {
+  for (int high = 0; high < 2; ++high) {
+    T* to = c[8 * high];
+    if constexpr (kHalf) {
+      const auto* halves = w.lanes<uint16_t>(refs[high]);
+      for (int i = 0; i < 64; ++i) to[i] = F16Element::value(halves[i]);
+    } else {
+      const T *even = w.lanes<T>(refs[2 * high]), *odd = w.lanes<T>(refs[2 * high + 1]);
+      for (int lane = 0; lane < kLanes; ++lane) {
+        to[2 * lane] = even[lane];
+        to[2 * lane + 1] = odd[lane];
+      }
+    }
+  }
+}
+template <bool kHalf, class T>
+void write_sums(Warp& w, const Ref* refs, const T (*c)[8]) {
+  for (int high = 0; high < 2; ++high) {
+    const T* from = c[8 * high];
+    if constexpr (kHalf) {
+      auto* halves = w.lanes<uint16_t>(refs[high]);
+      for (int i = 0; i < 64; ++i) halves[i] = Half::rounded(from[i]);
+    } else {
+      T *even = w.lanes<T>(refs[2 * high]), *odd = w.lanes<T>(refs[2 * high + 1]);
+      for (int lane = 0; lane < kLanes; ++lane) {
+        even[lane] = from[2 * lane];
+        odd[lane] = from[2 * lane + 1];
+      }
     }
   }
 }
@@ -94,39 +166,45 @@ inline uint32_t kind_of(std::string_view opcode) {
 }
 
 template <int kK>
-std::array<int, kK> order_of_k(MmaMode mode, uint32_t seed) {
+std::array<int, kK> order_of_k(uint32_t seed) {
   std::array<int, kK> order;
   for (int i = 0; i < kK; ++i) order[i] = i;
-  if (mode == MmaMode::kPermuted) {
-    for (int i = kK; i > 1; --i) {
-      seed = seed * 1664525u + 1013904223u;
-      std::swap(order[i - 1], order[(seed >> 8) % i]);
-    }
+  for (int i = kK; i > 1; --i) {
+    seed = seed * 1664525u + 1013904223u;
+    std::swap(order[i - 1], order[(seed >> 8) % i]);
   }
   return order;
 }
 
-// c[16][8] += a[16][kK] * b[kK][8]
+// c[16][8] += a[16][kK] * b[kK][8], in the order of k that k_at gives. Eight rows at a time: as
+// many sums as hide the latency of one.
+template <int kK, class F>
+void accumulate(const float (*a)[kK], const float (*b)[8], float (*c)[8], F&& k_at) {
+  using Row = float __attribute__((vector_size(32)));
+  for (int row = 0; row < 16; row += 8) {
+    Row sums[8];
+    std::memcpy(sums, c[row], sizeof sums);
+    for (int i = 0; i < kK; ++i) {
+      const int k = k_at(i);
+      Row factors;
+      std::memcpy(&factors, b[k], sizeof factors);
+      for (int r = 0; r < 8; ++r) sums[r] += a[row + r][k] * factors;
+    }
+    std::memcpy(c[row], sums, sizeof sums);
+  }
+}
+
 template <int kK>
 void multiply_block(const float (*a)[kK], const float (*b)[8], float (*c)[8], MmaMode mode,
                     uint32_t seed) {
-  using Row = float __attribute__((vector_size(32)));
   if (mode == MmaMode::kBlockTruncated) {
     for (int row = 0; row < 16; ++row) {
       for (int n = 0; n < 8; ++n) c[row][n] = truncated_sum(a[row], &b[0][n], 8, kK, c[row][n]);
     }
-    return;
-  }
-  const std::array<int, kK> order = order_of_k<kK>(mode, seed);
-  for (int row = 0; row < 16; row += 4) {
-    Row sums[4];
-    std::memcpy(sums, c[row], sizeof sums);
-    for (const int k : order) {
-      Row factors;
-      std::memcpy(&factors, b[k], sizeof factors);
-      for (int r = 0; r < 4; ++r) sums[r] += a[row + r][k] * factors;
-    }
-    std::memcpy(c[row], sums, sizeof sums);
+  } else if (mode == MmaMode::kPermuted) {
+    accumulate<kK>(a, b, c, [order = order_of_k<kK>(seed)](int i) { return order[i]; });
+  } else {
+    accumulate<kK>(a, b, c, [](int i) { return i; });
   }
 }
 

@@ -43,14 +43,13 @@ inline double canonical(double x) {
   return x == x ? x : std::bit_cast<double>(0x7fffffffffffffffull);
 }
 
-// min and max: -0 < +0; NaN loses against a number, unless it must win (.NaN).
+// min and max: -0 < +0; NaN loses against a number, unless it must win (.NaN). Free of branches.
 template <class T>
 T lesser(T a, T b, bool nan_wins) {
-  if (std::isnan(a) || std::isnan(b)) {
-    return nan_wins || (std::isnan(a) && std::isnan(b)) ? canonical(a + b) : std::isnan(a) ? b : a;
-  }
-  if (a == b) return std::signbit(a) ? a : b;
-  return a < b ? a : b;
+  const bool has_nan = (a != a) | (b != b);
+  const bool is_a = (a < b) | (b != b) | ((a == b) & std::signbit(a));
+  const T least = is_a ? a : b;
+  return has_nan & nan_wins ? canonical(a + b) : canonical(least);
 }
 template <class T>
 T greater(T a, T b, bool nan_wins) {

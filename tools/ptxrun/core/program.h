@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,11 +26,13 @@ struct Ref {
   bool is_inverted = false;  // !p
 };
 
+// What every step looks at comes first.
 struct Instruction {
   Handler run = nullptr;
-  std::vector<Ref> refs;
-  uint64_t written = 0;    // which of the refs are destinations, one bit each
-  uint32_t predicate = 0;  // offset of the guard
+  std::span<const Ref> refs;  // of Kernel::refs
+  int64_t value = 0;          // address offset, immediate, branch target
+  uint32_t index = 0;         // its own place: what counters and reports are kept by
+  uint32_t predicate = 0;     // offset of the guard
   bool has_predicate = false;
   bool is_negated = false;
   bool is_move = false;    // may copy the sums of a wgmma under way
@@ -40,10 +43,9 @@ struct Instruction {
   uint8_t mode = 0;    // meaning is the handler's own
   bool flag = false;
   Strength strength = Strength::kWeak;
-  bool is_wide = true;  // a strong access: of the GPU's scope, not the CTA's
-  int64_t value = 0;    // address offset, immediate, branch target
+  bool is_wide = true;   // a strong access: of the GPU's scope, not the CTA's
+  uint64_t written = 0;  // which of the refs are destinations, one bit each
   std::vector<int64_t> table;
-  uint32_t index = 0;  // its own place: what counters and reports are kept by
 };
 
 struct Parameter {
@@ -54,11 +56,13 @@ struct Parameter {
 struct Kernel {
   std::string name;
   std::vector<Instruction> code;
+  std::vector<Ref> refs;  // of all instructions, in their order
   const Function* text = nullptr;
   std::vector<Parameter> parameters;
   uint32_t parameter_bytes = 0;
   std::vector<uint8_t> registers;  // a fresh register file, constants in place
   uint32_t shared_bytes = 0;       // static
+  uint32_t shared_grain = 16;      // bytes of the smallest access to shared memory
   uint32_t local_bytes = 0;        // per thread
   bool is_divisible = false;       // its CTAs may run on several threads
 };

@@ -69,26 +69,46 @@ void count_sectors(Grid& grid, Counter& c, const uint64_t* addresses, uint64_t b
   c.ideal_sectors += (distinct + 31) / 32;
 }
 
-// Shared memory has 32 banks of 4 bytes; lanes are served 32, 16 or 8 at a time, by width.
+// Shared memory has 32 banks of 4 bytes; lanes are served 32, 16 or 8 at a time, by width. Aligned
+// accesses of several words take as many neighbouring banks, so they are counted as units of up to
+// four words.
 void add_waves(Counter& c, const uint64_t* addresses, uint64_t bytes, uint32_t mask) {
-  const int per_phase = bytes <= 4 ? 32 : bytes == 8 ? 16 : 8;
+  const uint64_t unit = std::clamp<uint64_t>(std::bit_floor(bytes), 4, 16), groups = 128 / unit;
+  const auto shift = static_cast<uint32_t>(std::countr_zero(unit));
+  const int per_phase = static_cast<int>(groups);
   for (int begin = 0; begin < kLanes; begin += per_phase) {
     const uint32_t phase = per_phase == 32 ? mask : mask >> begin & ((1u << per_phase) - 1);
     if (phase == 0) continue;
-    uint64_t words[kLanes * 4];
-    int n = 0;
+    uint64_t units[kLanes * 2], of_group[32];
+    uint32_t taken = 0;
+    int n = 0, distinct = 0;
+    bool is_free = true;  // of conflicts: no group is asked for two units
     for_lanes(phase, [&](int lane) {
-      const uint64_t first = addresses[begin + lane] / 4;
-      const uint64_t last = (addresses[begin + lane] + bytes - 1) / 4;
-      for (uint64_t word = first; word <= last && n < kLanes * 4; ++word) words[n++] = word;
+      const uint64_t first = addresses[begin + lane] >> shift;
+      const uint64_t last = (addresses[begin + lane] + bytes - 1) >> shift;
+      for (uint64_t u = first; u <= last && n < kLanes * 2; ++u) {
+        const auto group = static_cast<uint32_t>(u % groups);
+        units[n++] = u;
+        if ((taken >> group & 1) != 0) {
+          is_free &= of_group[group] == u;
+          continue;
+        }
+        taken |= 1u << group;
+        of_group[group] = u;
+        ++distinct;
+      }
     });
-    std::sort(words, words + n);
-    n = static_cast<int>(std::unique(words, words + n) - words);
-    uint8_t of_bank[32] = {};
-    uint8_t most = 0;
-    for (int i = 0; i < n; ++i) most = std::max(most, ++of_bank[words[i] % 32]);
+    uint32_t most = 1;
+    if (!is_free) {
+      std::sort(units, units + n);
+      distinct = static_cast<int>(std::unique(units, units + n) - units);
+      uint8_t in_group[32] = {};
+      for (int i = 0; i < distinct; ++i) {
+        most = std::max<uint32_t>(most, ++in_group[units[i] % groups]);
+      }
+    }
     c.waves += most;
-    c.ideal_waves += static_cast<uint64_t>((n + 31) / 32);
+    c.ideal_waves += (static_cast<uint64_t>(distinct) + groups - 1) / groups;
   }
 }
 

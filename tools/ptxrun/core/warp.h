@@ -28,15 +28,16 @@ enum class WarpState : uint8_t {
   kDone,
 };
 
-// One cp.async of one lane, until its group is waited for.
+// One cp.async, until its group is waited for.
 struct AsyncCopy {
-  const uint8_t* source;
-  uint32_t destination;
-  uint8_t bytes;
-  uint8_t source_bytes;  // the rest is zero
-  uint8_t lane;
-  bool has_landed;
-  uint32_t index;
+  uint32_t lanes = 0;
+  uint32_t reads = 0;   // those of them that copy anything
+  uint32_t landed = 0;  // and those that have
+  uint32_t index = 0;
+  uint8_t bytes = 0;
+  uint8_t source_bytes[kLanes];  // the rest is zero
+  uint32_t destinations[kLanes];
+  const uint8_t* sources[kLanes];
 };
 
 struct BulkGroup {
@@ -119,9 +120,9 @@ void for_lanes(uint32_t mask, F&& f) {
 }
 
 // registers[d][lane] = f(lane) for the lanes of the mask. Lanes are independent, so operands may be
-// the destination itself.
+// the destination itself. Part of its caller, or what f holds would be read again for each lane.
 template <class T, class F>
-void set_lanes(Warp& w, Ref d, uint32_t mask, F&& f) {
+[[gnu::always_inline]] inline void set_lanes(Warp& w, Ref d, uint32_t mask, F&& f) {
   if (d.offset == 0) return;  // _
   T* out = w.lanes<T>(d);
   if (mask == kAllLanes) {
@@ -136,7 +137,7 @@ void set_lanes(Warp& w, Ref d, uint32_t mask, F&& f) {
 
 // One bit per lane.
 template <class F>
-uint32_t lane_bits(F&& f) {
+[[gnu::always_inline]] inline uint32_t lane_bits(F&& f) {
   uint32_t bits = 0;
   for (int i = 0; i < kLanes; ++i) bits |= static_cast<uint32_t>(f(i) ? 1 : 0) << i;
   return bits;
@@ -144,7 +145,7 @@ uint32_t lane_bits(F&& f) {
 
 // Writes to a register of any width: the low bytes of `value(lane)`.
 template <class F>
-void set_any(Warp& w, Ref d, uint32_t mask, F&& value) {
+[[gnu::always_inline]] inline void set_any(Warp& w, Ref d, uint32_t mask, F&& value) {
   switch (d.bytes) {
     case 2:
       return set_lanes<uint16_t>(w, d, mask,
