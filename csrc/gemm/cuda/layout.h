@@ -12,6 +12,9 @@ namespace dflash {
 inline constexpr int kTileRows = 16;       // rows of a block: the m of mma
 inline constexpr int kChunkRowBytes = 64;  // 4 lanes of 16 bytes
 
+// Where the 16-byte unit `unit` of a whole chunk's row stands, and which stands there.
+constexpr int turned_unit(int row, int unit) { return unit ^ row / 2 % 4; }
+
 constexpr int64_t element_bytes(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 
 struct WeightLayout {
@@ -35,11 +38,17 @@ struct WeightLayout {
     const int64_t left = depth - chunk * chunk_depth;
     return left < chunk_depth ? left : chunk_depth;
   }
+  // Where in a chunk's row the k-th of its elements stands, and which stands there.
+  constexpr int64_t place_in_row(int64_t chunk, int row, int64_t k) const {
+    if (pitch(chunk) < chunk_depth) return k;
+    const int64_t unit = chunk_depth / 4;
+    return turned_unit(row, static_cast<int>(k / unit)) * unit + k % unit;
+  }
   // Elements from the start of the buffer to (row of the block, k).
   constexpr int64_t offset(int64_t block, int row, int64_t k) const {
     const int64_t chunk = k / chunk_depth;
     return block * kTileRows * depth + chunk * chunk_depth * kTileRows + row * pitch(chunk) +
-           k % chunk_depth;
+           place_in_row(chunk, row, k % chunk_depth);
   }
   // The weight's own row that stands at `row` of a block; -1: padding.
   constexpr int64_t row_at(int64_t block, int row) const {

@@ -25,8 +25,10 @@ __global__ void pack_weight_kernel(const __grid_constant__ PackWeightParams p) {
     const int64_t chunk = in_block / (kTileRows * layout.chunk_depth);
     const int64_t in_chunk = in_block % (kTileRows * layout.chunk_depth);
     const int64_t pitch = layout.pitch(chunk);
-    const int64_t row = layout.row_at(block, static_cast<int>(in_chunk / pitch));
-    const int64_t k = chunk * layout.chunk_depth + in_chunk % pitch;
+    const int in_block_row = static_cast<int>(in_chunk / pitch);
+    const int64_t row = layout.row_at(block, in_block_row);
+    const int64_t k =
+        chunk * layout.chunk_depth + layout.place_in_row(chunk, in_block_row, in_chunk % pitch);
     static_cast<T*>(p.packed)[i] =
         row >= 0 && k < p.plain.depth ? from[row * p.plain.row_stride + k] : T{};
   }

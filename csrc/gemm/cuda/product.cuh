@@ -26,7 +26,7 @@ struct ProductParams {
 // A lane's place in the fragments: row g of 8, and the t-th of 4 pieces of 16 bytes. The slot in
 // shared memory is turned by the row, so that fp32, where a lane reads one piece of 4 rows two
 // apart, meets no bank twice.
-__device__ inline int fragment_slot(int g, int t) { return 4 * g + (t ^ (g / 2 % 4)); }
+__device__ inline int fragment_slot(int g, int t) { return 4 * g + turned_unit(g, t); }
 
 // Copies count (<= 16 / sizeof(T)) elements and zeros for the rest.
 template <class T>
@@ -48,6 +48,29 @@ __device__ inline bool is_aligned_16(const void* data, int64_t stride_bytes) {
   return (reinterpret_cast<uint64_t>(data) | static_cast<uint64_t>(stride_bytes)) % 16 == 0;
 }
 
+// A row of a weight, whichever way the weight is laid out.
+template <class T>
+struct WeightRow {
+  static constexpr int kPiece = 16 / sizeof(T), kChunk = 4 * kPiece;
+
+  const T* start;  // plain: of the row; packed: of its block of 16; null: a row of zeros
+  int place;       // in the block
+
+  __device__ void find(const GemmWeight& w, const WeightLayout& layout, int64_t at) {
+    const int64_t block = at / kTileRows;
+    place = static_cast<int>(at & (kTileRows - 1));
+    const int64_t row = at < 0 ? -1 : layout.row_at(block, place);
+    const int64_t before = w.is_packed ? block * kTileRows * layout.depth : row * w.row_stride;
+    start = row < 0 ? nullptr : static_cast<const T*>(w.data) + before;
+  }
+  // The t-th piece of 16 bytes of a chunk.
+  __device__ const T* piece(bool is_packed, int64_t chunk, int64_t pitch, int t) const {
+    if (!is_packed) return start + chunk * kChunk + t * kPiece;
+    const int unit = pitch == kChunk ? turned_unit(place, t) : t;
+    return start + chunk * kChunk * kTileRows + place * pitch + unit * kPiece;
+  }
+};
+
 template <class T, GemmShape kShape>
 struct Product {
   static constexpr int kPiece = 16 / sizeof(T);
@@ -64,9 +87,8 @@ struct Product {
   const int warp_n = warp % kShape.warps_n, warp_k = warp / kShape.warps_n;
   const uint32_t smem;  // this warp's first stage of the weight
   const uint32_t smem_x;
-  const T* weight_rows[kFrags][2];  // rows g and g + 8 of 16, at the lane's piece; or null
-  int places[kFrags][2];            // these rows' places in their blocks of a packed weight
-  const T* x_rows;                  // row g of the first tile of 8 tokens
+  WeightRow<T> weight_rows[kFrags][2];  // rows g and g + 8 of 16
+  const T* x_rows;                      // row g of the first tile of 8 tokens
   const int64_t first_token;
   const bool x_is_aligned, weight_is_aligned;
 
@@ -87,20 +109,12 @@ struct Product {
             params.weight.is_packed
                 ? is_aligned_16(params.weight.data, layout.pitch(layout.num_chunks - 1) * sizeof(T))
                 : is_aligned_16(params.weight.data, params.weight.row_stride * sizeof(T))) {
-    const T* data = static_cast<const T*>(p.weight.data);
 #pragma unroll
     for (int f = 0; f < kFrags; ++f) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int64_t place = place_of((warp_n * kFrags + f) * kTileRows + g + 8 * half);
-        const int64_t block = place / kTileRows;
-        const int in_block = static_cast<int>(place & (kTileRows - 1));
-        const int64_t row = place < 0 ? -1 : layout.row_at(block, in_block);
-        places[f][half] = in_block;
-        weight_rows[f][half] = row < 0 ? nullptr
-                                       : data + t * kPiece +
-                                             (p.weight.is_packed ? layout.offset(block, in_block, 0)
-                                                                 : row * p.weight.row_stride);
+        const int row = (warp_n * kFrags + f) * kTileRows + g + 8 * half;
+        weight_rows[f][half].find(p.weight, layout, place_of(row));
       }
     }
   }
@@ -117,18 +131,15 @@ struct Product {
   __device__ void load(int stage, int64_t chunk) const {
     const int64_t k = chunk * kChunk + t * kPiece;
     const uint32_t slot = 16 * (stage * kShape.stage_vecs() + fragment_slot(g, t));
-    // In a packed weight the rows of a chunk lie `pitch` apart, and pointers are for a first chunk.
     const int64_t pitch = layout.pitch(chunk);
-    const int64_t step = p.weight.is_packed ? chunk * kChunk * kTileRows : chunk * kChunk;
 #pragma unroll
     for (int f = 0; f < kFrags; ++f) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const T* row = weight_rows[f][half];
-        const int64_t narrower =
-            p.weight.is_packed ? places[f][half] * (layout.pitch(0) - pitch) : 0;
-        copy_piece(smem + slot + 16 * (64 * f + 32 * half), row + step - narrower,
-                   row == nullptr ? 0 : p.weight.depth - k, weight_is_aligned, p.weight.data);
+        const WeightRow<T>& row = weight_rows[f][half];
+        copy_piece(smem + slot + 16 * (64 * f + 32 * half),
+                   row.piece(p.weight.is_packed, chunk, pitch, t),
+                   row.start == nullptr ? 0 : p.weight.depth - k, weight_is_aligned, p.weight.data);
       }
     }
 #pragma unroll

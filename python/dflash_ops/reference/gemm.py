@@ -39,6 +39,14 @@ def _chunk_depth(dtype: torch.dtype) -> int:
     return 64 // dtype.itemsize
 
 
+def _turned(chunk: Tensor) -> Tensor:
+    """Unit u of 16 bytes of row r stands at u ^ (r / 2 % 4) of a whole chunk: [blocks, 16, k]."""
+    if chunk.shape[2] < _chunk_depth(chunk.dtype):
+        return chunk
+    row = torch.arange(16)[:, None]
+    return chunk.unflatten(2, (4, -1))[:, row, torch.arange(4) ^ (row // 2 % 4)].flatten(2)
+
+
 def _pack_cuda(weight: Tensor, pair: bool) -> Tensor:
     """Blocks of 16 rows (a pair: 8 gate rows, their 8 up rows), cut into chunks of 64 bytes."""
     if pair:
@@ -47,7 +55,7 @@ def _pack_cuda(weight: Tensor, pair: bool) -> Tensor:
     depth = weight.shape[1] + (weight.shape[1] % 2 if weight.dtype.itemsize == 2 else 0)
     weight = F.pad(weight, (0, depth - weight.shape[1], 0, -len(weight) % 32))
     chunks = weight.unflatten(0, (-1, 16)).split(_chunk_depth(weight.dtype), dim=2)
-    packed = torch.cat([chunk.flatten(1) for chunk in chunks], dim=1)
+    packed = torch.cat([_turned(chunk).flatten(1) for chunk in chunks], dim=1)
     inner = (depth, 32) if weight.dtype == torch.float32 else (depth // 2, 32, 2)
     return packed.reshape(len(weight) // 32, *inner)
 
@@ -57,7 +65,8 @@ def _unpack_cuda(packed: Tensor, shape: tuple[int, int], pair: bool) -> Tensor:
     parts = packed.reshape(2 * len(packed), 16 * depth).split(
         16 * _chunk_depth(packed.dtype), dim=1
     )
-    weight = torch.cat([part.unflatten(1, (16, part.shape[1] // 16)) for part in parts], dim=2)
+    parts = (part.unflatten(1, (16, part.shape[1] // 16)) for part in parts)
+    weight = torch.cat([_turned(part) for part in parts], dim=2)
     if pair:
         gate, up = (half.flatten(0, 1) for half in weight.unflatten(1, (2, 8)).unbind(1))
         weight = torch.cat([gate[: shape[0] // 2], up[: shape[0] // 2]])
