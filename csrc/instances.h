@@ -3,6 +3,7 @@
 #pragma once
 
 #include "gemm/cuda/plan.h"
+#include "gemm/cuda/plan_sm90.h"
 #include "lm_head/cuda/plan.h"
 
 namespace dflash {
@@ -13,6 +14,7 @@ struct KernelInstances {
 };
 
 inline constexpr int kFloatTypes = 3;  // bf16, fp16, fp32
+inline constexpr int kWgmmaTypes = 2;  // bf16, fp16
 
 inline constexpr KernelInstances kInstances[] = {
     {"accept_match_kernel", 1},
@@ -52,12 +54,15 @@ inline constexpr KernelInstances kInstances[] = {
     {"rmsnorm_kernel", kFloatTypes},
     {"sum_shards_kernel", 1},
     {"verify_gemm_kernel", kFloatTypes * kNumGemmShapes},
+    {"verify_gemm_sm90_kernel", kWgmmaTypes * kNumWgmmaShapes},
     {"head_rows_kernel", kFloatTypes},
     {"head_scan_kernel", kFloatTypes * kNumHeadShapes},
+    {"head_scan_sm90_kernel", kWgmmaTypes * kNumHeadShapes},
     {"head_topk_kernel", 1},
     {"head_sample_kernel", 1},
     {"head_draw_kernel", 1},
     {"head_given_kernel", kFloatTypes},
+    {"head_given_sm90_kernel", kWgmmaTypes},
     {"head_gather_kernel", 1},
     {"head_verify_kernel", 1},
     {"merge_shards_kernel", 1},

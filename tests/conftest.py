@@ -13,9 +13,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 # ptx: the CUDA kernels' own PTX, run on CPU tensors by tools/ptxrun. Built with DFLASH_PTXRUN=ON.
 HAS_PTX = any((Path(__file__).parent.parent / "tools/ptxrun").glob("_ptxrun.*"))
 HAS_CUDA = torch.cuda.is_available()
-# ptx emulates sm_80; DFLASH_PTX_ARCHS="80,90" adds ptx90 for kernels with a body of their own there.
-PTX = {"80": "ptx", "90": "ptx90"}
-PTX_ARCHS = {PTX[arch]: int(arch) for arch in os.environ.get("DFLASH_PTX_ARCHS", "80").split(",")}
+# ptx emulates sm_80; ptx90 sm_90a, for tests marked sm90: their ops have bodies of their own there.
+# DFLASH_PTX_ARCHS, "80,90" or one of them, says what all emulated tests run on.
+PTX_ARCHS = {"ptx": 80, "ptx90": 90}
+PINNED_ARCHS = os.environ.get("DFLASH_PTX_ARCHS")
 DEVICES = ["cpu"] + [*PTX_ARCHS] * HAS_PTX + ["cuda"] * HAS_CUDA
 PTX_EXAMPLES, MATRIX_EXAMPLES = 15, 3
 
@@ -27,6 +28,8 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
+    if not PINNED_ARCHS:  # fp32 has no body of its own on sm_90a
+        items[:] = [i for i in items if device_of(i) != "ptx90" or not has_float32(i)]
     if only := config.getoption("--device"):
         other = [item for item in items if device_of(item) != only]
         config.hook.pytest_deselected(items=other)
@@ -36,6 +39,10 @@ def pytest_collection_modifyitems(config, items):
 def device_of(item):
     callspec = getattr(item, "callspec", None)
     return callspec.params.get("device_class") if callspec else None
+
+
+def has_float32(item):
+    return any(value is torch.float32 for value in item.callspec.params.values())
 
 
 def pytest_terminal_summary(terminalreporter, config):
@@ -50,7 +57,22 @@ def pytest_report_header():
     return f"devices: {', '.join(DEVICES)}{''.join(missing)}"
 
 
-@pytest.fixture(scope="session", params=DEVICES)
+def runs_on(device, has_sm90_body):
+    if device not in PTX_ARCHS:
+        return True
+    if PINNED_ARCHS:
+        return str(PTX_ARCHS[device]) in PINNED_ARCHS.split(",")
+    return device == "ptx" or has_sm90_body
+
+
+def pytest_generate_tests(metafunc):
+    if "device_class" in metafunc.fixturenames:
+        has_sm90_body = any(metafunc.definition.iter_markers("sm90"))
+        devices = [device for device in DEVICES if runs_on(device, has_sm90_body)]
+        metafunc.parametrize("device_class", devices, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
 def device_class(request):
     return request.param
 

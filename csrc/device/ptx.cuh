@@ -13,6 +13,25 @@ __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// Barrier `id`, 1 .. 15 (__syncthreads has 0), of `threads` threads.
+__device__ inline void barrier_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// The same, and whether `value` holds for any of them.
+__device__ inline bool barrier_or(int id, int threads, bool value) {
+  int any;
+  asm volatile(
+      "{\n.reg .pred own, any;\n"
+      "setp.ne.s32 own, %3, 0;\n"
+      "bar.red.or.pred any, %1, %2, own;\n"
+      "selp.s32 %0, 1, 0, any;\n}"
+      : "=r"(any)
+      : "r"(id), "r"(threads), "r"(static_cast<int>(value))
+      : "memory");
+  return any != 0;
+}
+
 // Copies `bytes` (0 .. 16) to shared memory behind the thread's back and fills the rest of the 16
 // with zeros. Both addresses are multiples of 16. Past the first-level cache: for data read once.
 __device__ inline void cp_async_16(uint32_t to, const void* from, int bytes) {

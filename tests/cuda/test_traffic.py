@@ -24,10 +24,10 @@ SECTOR = 32
 SECTORS, WAVES = 1.03, 1.05
 
 
-def counted(kernel, call):
+def counted(kernel, call, arch=80):
     """Rows and sums of a kernel."""
     ptxrun.counters(reset=True)
-    with ptxrun.using(footprint=True), ptxrun.emulated(missing=pytest.fail):
+    with ptxrun.using(footprint=True), ptxrun.emulated(missing=pytest.fail, arch=arch):
         call()
     (found,) = [k for k in ptxrun.by_kernel() if kernel in k.kernel]
     return [r for r in ptxrun.counters(reset=True) if r.kernel == found.kernel], found
@@ -64,6 +64,24 @@ def test_verify_gemm_reads_the_weight_once(num_rows, dtype, is_packed):
     assert touched(kernel, "weight") * SECTOR == weight.numel() * dtype.itemsize
     loop = [row for row in rows if row.opcode.startswith("ld.shared.v4")]
     assert loop and all(row.waves == row.ideal_waves for row in loop)
+    assert_waves(kernel)
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("num_rows", [1, 8, 32, 64])
+def test_verify_gemm_on_sm90_reads_the_weight_once(num_rows, is_packed):
+    num_outputs, depth = 128, 4096
+    x, weight = torch.randn(num_rows, depth).bfloat16(), torch.randn(num_outputs, depth).bfloat16()
+    with ptxrun.emulated(missing=pytest.fail, arch=90):
+        packed = pack_weight(weight) if is_packed else weight
+    rows, kernel = counted("verify_gemm_sm90", lambda: verify_gemm(x, packed), arch=90)
+    copies = [row for row in rows if row.opcode.startswith("cp.async")]
+    assert all(row.sectors == row.ideal_sectors for row in copies)
+    clusters = num_outputs // (128 if num_rows > 8 else 64)  # each of which reads x
+    moved = weight.numel() + clusters * x.numel()
+    assert asked(copies, "cp.async") * SECTOR == moved * 2
+    assert asked(copies, "cp.async.bulk") * SECTOR == (weight.numel() * 2 if is_packed else 0)
+    assert touched(kernel, "weight") * SECTOR == weight.numel() * 2
     assert_waves(kernel)
 
 
@@ -107,6 +125,22 @@ def test_whatever_is_asked_of_the_head_it_is_read_once(op, num_rows):
     assert sum(row.sectors for row in copies) * SECTOR <= SECTORS * moved
     left = sum(row.bytes for row in rows if row.opcode.startswith("st.global"))
     assert left <= num_rows * vocab // 256 * 1024  # no logits: of a tile 1 KB
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+@pytest.mark.parametrize("num_rows", [1, 8, 32, 64])
+def test_the_pass_over_the_head_on_sm90_reads_it_once(num_rows, is_packed):
+    vocab, depth = 1024, 512
+    h, weight = torch.randn(num_rows, depth).bfloat16(), torch.randn(vocab, depth).bfloat16()
+    with ptxrun.emulated(missing=pytest.fail, arch=90):
+        head = pack_weight(weight) if is_packed else weight
+    rows, _ = counted("head_scan_sm90", lambda: lm_head_topk(h, head, k=16), arch=90)
+    copies = [row for row in rows if row.opcode.startswith("cp.async")]
+    assert all(row.sectors == row.ideal_sectors for row in copies)
+    tiles = vocab // (128 if num_rows > 32 else 256)  # of ids, each of which reads the rows
+    assert asked(copies, "cp.async") * SECTOR == (weight.numel() + tiles * h.numel()) * 2
+    assert asked(copies, "cp.async.bulk") * SECTOR == (weight.numel() * 2 if is_packed else 0)
+    assert all(row.waves == row.ideal_waves for row in copies)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dflash_ops import _C, pack_weight, reference, rmsnorm, verify_gemm
 
+pytestmark = pytest.mark.sm90
 FLOATS = [torch.bfloat16, torch.float16, torch.float32]
 # Each side of the row tiles (4 and 8 in registers, 64 in a call), of the blocks and of the chunks.
 ROWS = [0, 1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65]
@@ -197,12 +198,22 @@ def test_a_row_has_its_bits_in_any_call(device, device_class, dtype, num_outputs
 def test_many_rows_have_the_bits_of_one(device):
     """Enough outputs for every shape of a CUDA tile: their warps share k differently."""
     for dtype in FLOATS[::2]:
-        depth = 200 if dtype == torch.bfloat16 else 36
+        depth = 330 if dtype == torch.bfloat16 else 36
         x, weight = (t.to(device) for t in random_call(6, 520, 4100, depth, dtype))
         want = verify_gemm(x, weight)
         for num_rows in (1, 9, 17, 40):
             rows = torch.arange(num_rows, device=device) * 13
             assert torch.equal(verify_gemm(x[rows], weight), want[rows])
+
+
+def test_deep_products_by_few_ctas_or_many(device):
+    """On sm_90a more steps of k than a ring has stages, and the splits of k in a CTA or a cluster."""
+    x, weight = (t.to(device) for t in random_call(7, 33, 132 * 64, 1100, torch.bfloat16))
+    packed = pack_weight(weight)
+    want = verify_gemm(x, packed)
+    for num_rows in (1, 9):
+        assert torch.equal(verify_gemm(x[:num_rows], packed), want[:num_rows])
+    assert torch.equal(verify_gemm(x, weight[:128]), want[:, :128])
 
 
 def test_cuda_plan_covers_every_row():
@@ -214,6 +225,16 @@ def test_cuda_plan_covers_every_row():
             assert 0 <= plan.row_tiles * plan.tokens - num_rows < plan.tokens
             assert 0 <= blocks * plan.weight_rows - weight_rows < plan.weight_rows
             assert plan.smem_bytes <= 99 * 1024 and plan.threads <= 1024
+
+
+def test_plan_for_sm90_covers_every_row():
+    for num_rows in (1, 8, 9, 32, 33, 64, 65, 128, 129, 2048, 2**33):
+        for weight_rows in (1, 16, 4095, 4096, 151936, 2**31):
+            plan = _C.plan_verify_gemm_sm90(num_rows, weight_rows)
+            blocks, rest = divmod(plan.num_ctas // plan.cluster, plan.row_tiles)
+            assert rest == 0 and plan.num_ctas % plan.cluster == 0
+            assert 0 <= plan.row_tiles * plan.tokens - num_rows < plan.tokens
+            assert 0 <= blocks * plan.weight_rows - weight_rows < plan.weight_rows
 
 
 def test_threads_do_not_reach_the_bits():

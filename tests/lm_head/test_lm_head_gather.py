@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dflash_ops import Gathered, Status, lm_head_gather, lm_head_sample, reference
 
+pytestmark = pytest.mark.sm90
 OP = torch.ops.dflash.lm_head_gather
 INF = float("inf")
 

@@ -19,6 +19,7 @@ from dflash_ops import (
     workspace_bytes,
 )
 
+pytestmark = pytest.mark.sm90
 OP = torch.ops.dflash.lm_head_sample
 INF = float("inf")
 LAWS = {

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dflash_ops import _C, Status, TopK, lm_head_topk, reference
 
+pytestmark = pytest.mark.sm90
 OP = torch.ops.dflash.lm_head_topk
 INF = float("inf")
 

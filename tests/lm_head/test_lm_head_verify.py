@@ -18,6 +18,7 @@ from dflash_ops import (
 )
 from dflash_ops.reference import noise
 
+pytestmark = pytest.mark.sm90
 OP = torch.ops.dflash.lm_head_verify
 INF = float("inf")
 

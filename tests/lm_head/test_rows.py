@@ -15,6 +15,7 @@ from dflash_ops import (
     sample_logits,
 )
 
+pytestmark = pytest.mark.sm90
 # Greedy, unfiltered, filtered by a set of at most 64 ids, and by a larger one.
 LAWS = {"temperature": [0.0, 0.8, 1.0, 1.3], "top_k": [0, 0, 7, 0], "top_p": [1.0, 1.0, 0.9, 0.97]}
 

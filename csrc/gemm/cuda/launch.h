@@ -12,7 +12,7 @@ cudaError_t launch_unpack(const UnpackParams& p, cudaStream_t stream);
 cudaError_t launch_rmsnorm(const RmsNormParams& p, cudaStream_t stream);
 cudaError_t launch_sum_shards(const SumShardsParams& p, cudaStream_t stream);
 
-// norm_weight is absent: x is normed already.
+// norm_weight: x is normed already, by the launch right before this one.
 cudaError_t launch_verify_gemm(const VerifyGemmParams& p, cudaStream_t stream);
 
 }  // namespace dflash

@@ -1,4 +1,5 @@
-// verify_gemm: act(x W^T + bias + addend) + residual for a few tokens, from sm_80 up.
+// verify_gemm: act(x W^T + bias + addend) + residual for a few tokens, from sm_80 up. Of the types
+// with a body of their own for sm_90a see verify_gemm_sm90.cu.
 //
 //   grid   row_tiles * blocks        a CTA per (tile of tokens, block of weight rows); tiles of
 //   block  shape.threads()           tokens stand next to each other and share the weight in L2
@@ -11,48 +12,16 @@
 // Reference: python/dflash_ops/reference/gemm.py
 
 #include "common/dispatch.h"
-#include "common/expf.h"
-#include "device/elements.cuh"
+#include "gemm/cuda/epilogue.cuh"
 #include "gemm/cuda/launch.h"
+#include "gemm/cuda/launch_sm90.h"
 #include "gemm/cuda/product.cuh"
 
 namespace dflash {
 namespace {
 
-__device__ float silu(float x) { return x / (1.0f + exp_f32(-x)); }
-
-__device__ float add_terms(const VerifyGemmParams& p, int64_t token, int64_t row, float sum) {
-  if (p.bias) sum += load_element(p.bias, 0, row);
-  if (p.addend) sum += load_element(p.addend, token, row);
-  return sum;
-}
-
-template <GemmShape kShape>
-__device__ void finish(const VerifyGemmParams& p, const char* shared, int64_t first_row,
-                       int64_t first_token, int64_t num_tokens) {
-  const bool is_pair = p.act == Activation::kSiluMul;
-  constexpr int kHalf = kTileRows / 2;
-  const int num_cols = is_pair ? kShape.weight_rows() / 2 : kShape.weight_rows();
-  const int64_t first_col = is_pair ? first_row / 2 : first_row;
-  for (int i = threadIdx.x; i < kShape.tokens() * num_cols; i += kShape.threads()) {
-    const int in_token = i / num_cols, in_col = i % num_cols;
-    const int64_t token = first_token + in_token, col = first_col + in_col;
-    if (token >= num_tokens || col >= p.num_outputs) continue;
-    const int in_row = is_pair ? in_col / kHalf * kTileRows + in_col % kHalf : in_col;
-    float y = add_terms(p, token, col, sum_at<kShape>(shared, in_token, in_row));
-    if (is_pair) {
-      const float up = sum_at<kShape>(shared, in_token, in_row + kHalf);
-      y = silu(y) * add_terms(p, token, p.num_outputs + col, up);
-    } else if (p.act == Activation::kSilu) {
-      y = silu(y);
-    }
-    if (p.residual) y += load_element(p.residual, token, col);
-    store_element(p.out, token, col, y);
-  }
-}
-
 template <class T, int kIndex>
-__global__ void __launch_bounds__(kGemmShapes[kIndex].threads())
+__global__ void __launch_bounds__(kGemmShapes[kIndex].threads(), 1)  // registers instead of spills
     verify_gemm_kernel(const __grid_constant__ VerifyGemmParams p,
                        const __grid_constant__ int64_t row_tiles) {
   extern __shared__ __align__(16) char shared[];
@@ -64,7 +33,9 @@ __global__ void __launch_bounds__(kGemmShapes[kIndex].threads())
   const ProductParams product{p.x, p.weight, num_tokens};
   const auto place_of = [=](int row) { return first_row + row; };
   Product<T, kShape>(product, shared, place_of, first_token).compute(shared);
-  finish<kShape>(p, shared, first_row, first_token, num_tokens);
+  const SumTile tile{kShape.tokens(), kShape.weight_rows(), first_token, first_row};
+  finish(p, tile, num_tokens, threadIdx.x, kShape.threads(),
+         [&](int token, int row) { return sum_at<kShape>(shared, token, row); });
 }
 
 template <class T, int kIndex>
@@ -92,10 +63,10 @@ cudaError_t launch_plan(const VerifyGemmParams& p, const GemmPlan& plan, cudaStr
 
 cudaError_t launch_verify_gemm(const VerifyGemmParams& p, cudaStream_t stream) {
   if (p.num_rows == 0 || p.num_outputs == 0) return cudaSuccess;  // 0 CTAs are a launch error
-  const WeightLayout layout(p.weight);
   const bool is_pair = p.act == Activation::kSiluMul;
   const int64_t width = is_pair ? kTileRows / 2 : kTileRows;
   const int64_t weight_rows = (p.num_outputs + width - 1) / width * kTileRows;
+  if (const auto error = launch_verify_gemm_sm90(p, weight_rows, stream)) return *error;
   const GemmPlan plan = plan_verify_gemm_cuda(p.num_rows, weight_rows);
   cudaError_t error = cudaErrorInvalidValue;
   (void)with_dtype<float, BF16, F16>(p.x.dtype, [&](auto type) {

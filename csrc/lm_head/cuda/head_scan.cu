@@ -14,21 +14,28 @@
 // Reference: python/dflash_ops/reference/lm_head.py
 
 #include "gemm/cuda/product.cuh"
+#include "lm_head/cuda/launch_sm90.h"
 #include "lm_head/cuda/passes.h"
 #include "lm_head/cuda/scan.cuh"
 
 namespace dflash {
 namespace {
 
+template <GemmShape kShape>
+struct ScanStorage {
+  alignas(16) char product[kShape.smem_bytes()];
+  HeadStorage<kShape.weight_rows(), kShape.tokens()> rows;
+};
+
 template <class T, int kIndex>
 __global__ void __launch_bounds__(kHeadThreads)
     head_scan_kernel(const __grid_constant__ HeadLaunch c) {
   constexpr GemmShape kShape = kHeadShapes[kIndex];
   extern __shared__ __align__(16) char bytes[];
-  auto& shared = *reinterpret_cast<HeadStorage<kShape>*>(bytes);
+  auto& shared = *reinterpret_cast<ScanStorage<kShape>*>(bytes);
   const int64_t first_token = blockIdx.x % c.plan.row_tiles * kShape.tokens();
   const int64_t group = blockIdx.x / c.plan.row_tiles;
-  const HeadScan<kShape> scan(c, shared, first_token);
+  const HeadScan scan(c, shared.rows, reinterpret_cast<float*>(shared.product), first_token);
   const ProductParams product{
       {c.x, c.head.h.dtype, {c.plan.x_pitch, 1}}, c.head.weight, c.head.options.num_rows};
   const bool is_store = c.op == HeadOp::kStore;
@@ -45,7 +52,7 @@ __global__ void __launch_bounds__(kHeadThreads)
 
 template <class T, int kIndex>
 cudaError_t launch_shape(const HeadLaunch& c, cudaStream_t stream) {
-  constexpr int kBytes = sizeof(HeadStorage<kHeadShapes[kIndex]>);
+  constexpr int kBytes = sizeof(ScanStorage<kHeadShapes[kIndex]>);
   static_assert(kBytes <= 99 * 1024);  // what every GPU from sm_80 on gives a CTA
   const auto kernel = head_scan_kernel<T, kIndex>;
   const cudaError_t error =
@@ -58,6 +65,7 @@ cudaError_t launch_shape(const HeadLaunch& c, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t launch_head_scan(const HeadLaunch& c, cudaStream_t stream) {
+  if (const auto error = launch_head_scan_sm90(c, stream)) return *error;
   cudaError_t error = cudaErrorInvalidValue;
   (void)with_dtype<float, BF16, F16>(c.head.h.dtype, [&]<class T>(std::type_identity<T>) {
     error = c.plan.shape == 0 ? launch_shape<T, 0>(c, stream) : launch_shape<T, 1>(c, stream);

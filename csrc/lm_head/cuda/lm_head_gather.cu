@@ -11,6 +11,7 @@
 #include "gemm/cuda/product.cuh"
 #include "lm_head/cuda/finish.cuh"
 #include "lm_head/cuda/launch.h"
+#include "lm_head/cuda/launch_sm90.h"
 #include "lm_head/cuda/passes.h"
 #include "lm_head/cuda/scan.cuh"
 
@@ -25,29 +26,17 @@ __global__ void __launch_bounds__(kPickShape.threads())
   const int64_t i = blockIdx.x, first = int64_t{blockIdx.y} * kPickShape.weight_rows();
   const HeadRow& row = c.rows[i];
   if (row.is_padded()) return;
-  const LogitOptions& o = c.head.options;
-  const IdRange ids = id_range(o);
-  const auto id_of = [&](int j) {
-    const int64_t k = first + j, id = k < c.ids.num_cols ? c.ids(i, k) : -1;
-    return id >= ids.first && id < ids.last ? id : -1;
+  const auto place_of = [&](int j) {
+    const int64_t id = given_id(c, i, first + j);
+    return id < 0 ? -1 : id - id_range(c.head.options).first;
   };
-  const auto place_of = [&](int j) { return id_of(j) < 0 ? -1 : id_of(j) - ids.first; };
   const ProductParams product{
       {c.x, c.head.h.dtype, {c.plan.x_pitch, 1}}, c.head.weight, i + 1};  // one token
   Product<T, kPickShape>(product, shared, place_of, i).compute(shared);
   const int j = static_cast<int>(threadIdx.x);
   if (j >= kPickShape.weight_rows() || first + j >= c.ids.num_cols) return;
-  const int64_t id = id_of(j);
-  uint64_t key = 0;
-  if (id >= 0 && is_allowed(o, row.source.mask_row, id)) {
-    float z = shaped(c.head, id - ids.first, sum_at<kPickShape>(shared, 0, j));
-    for (int64_t a = row.source.adj_first; a < row.source.adj_last; ++a) {
-      if (o.adj_ids[a] == id) z += *o.adj_values.at<float>(a);
-    }
-    z = cleaned(z);
-    if (z > kMinusInf) key = candidate_key(z, id);
-  }
-  c.given_keys[i * c.ids.num_cols + first + j] = key;
+  c.given_keys[i * c.ids.num_cols + first + j] =
+      given_key(c, row, given_id(c, i, first + j), sum_at<kPickShape>(shared, 0, j));
 }
 
 __device__ void write(const LmHeadGatherParams& p, int64_t i, int64_t k, float logprob,
@@ -96,6 +85,7 @@ __global__ void __launch_bounds__(kFinishBlock)
 
 template <class T>
 cudaError_t launch_given(const HeadLaunch& c, cudaStream_t stream) {
+  if (const auto error = launch_head_given_sm90(c, stream)) return *error;
   constexpr int kBytes = kPickShape.smem_bytes();
   const auto kernel = head_given_kernel<T>;
   const cudaError_t error =

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "gemm/cuda/plan.h"
+#include "gemm/cuda/plan_sm90.h"
 #include "lm_head/params.h"
 #include "sample/cuda/plan.h"
 
@@ -20,8 +21,16 @@ static_assert(std::ranges::all_of(kHeadShapes, [](const GemmShape& shape) {
          shape.tokens() * shape.weight_rows() / 64 == kHeadThreads;
 }));
 
+// The same tiles on sm_90a, where sums have a place of their own and a CTA fills an SM.
+inline constexpr WgmmaShape kHeadWgmmaShapes[] = {{4, 32, 4, 1}, {2, 64, 6, 1}};
+static_assert(std::ranges::equal(kHeadShapes, kHeadWgmmaShapes, [](const auto& a, const auto& b) {
+  return a.weight_rows() == b.weight_rows() && a.tokens() == b.tokens &&
+         b.weight_bytes_in_flight() >= 96 * 1024;
+}));
+
 // The ids of given rows are read as so many rows of a weight.
 inline constexpr GemmShape kPickShape = {1, 1, 1, 4, 12};
+inline constexpr WgmmaShape kPickWgmmaShape = kWgmmaShapes[0];
 
 // Two for each SM of the larger GPUs. More ids are taken in turn, so that what a CTA leaves is
 // little against what it reads. Who takes which ids changes no bit.

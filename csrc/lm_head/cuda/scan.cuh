@@ -3,6 +3,7 @@
 #pragma once
 
 #include "device/elements.cuh"
+#include "device/ptx.cuh"
 #include "lm_head/cuda/finish.cuh"
 #include "lm_head/cuda/flags.cuh"
 #include "lm_head/cuda/head.h"
@@ -17,6 +18,26 @@ static __device__ float shaped(const HeadParams& p, int64_t column, float sum) {
   return scaled(p.options, sum);
 }
 
+// The k-th id given for row i; -1: none of this shard.
+static __device__ int64_t given_id(const HeadLaunch& c, int64_t i, int64_t k) {
+  const IdRange ids = id_range(c.head.options);
+  const int64_t id = k < c.ids.num_cols ? c.ids(i, k) : -1;
+  return id >= ids.first && id < ids.last ? id : -1;
+}
+
+// The key of that id, whose sum is known; 0: no finite logit here.
+static __device__ uint64_t given_key(const HeadLaunch& c, const HeadRow& row, int64_t id,
+                                     float sum) {
+  const LogitOptions& o = c.head.options;
+  if (id < 0 || !is_allowed(o, row.source.mask_row, id)) return 0;
+  float z = shaped(c.head, id - id_range(o).first, sum);
+  for (int64_t a = row.source.adj_first; a < row.source.adj_last; ++a) {
+    if (o.adj_ids[a] == id) z += *o.adj_values.at<float>(a);
+  }
+  z = cleaned(z);
+  return z > kMinusInf ? candidate_key(z, id) : 0;
+}
+
 // Calls f in each lane that has a turn, the lowest first.
 template <class F>
 static __device__ void one_by_one(bool has_turn, F f) {
@@ -26,32 +47,37 @@ static __device__ void one_by_one(bool has_turn, F f) {
   }
 }
 
-template <GemmShape kShape>
+// What a CTA keeps of its rows.
+template <int kIds, int kTokens>
 struct HeadStorage {
-  alignas(16) char product[kShape.smem_bytes()];
-  uint64_t lists[kShape.tokens()][WarpKeys::kCount];  // kTop: the best keys; kRanks: counts
+  uint64_t lists[kTokens][WarpKeys::kCount];  // kTop: the best keys; kRanks: counts
   uint64_t pending[kHeadThreads / kWarpSize][WarpTopKeys::kPending];
-  StoredBest bests[kShape.tokens()];
-  TileNodes nodes[kShape.weight_rows() / kLseBlock][kShape.tokens()];
-  HeadRow rows[kShape.tokens()];
-  int64_t slots[kShape.tokens()];  // of kStore; -1: none
+  StoredBest bests[kTokens];
+  TileNodes nodes[kIds / kLseBlock][kTokens];
+  HeadRow rows[kTokens];
+  int64_t slots[kTokens];  // of kStore; -1: none
 };
 
-// The rows of a CTA. A warp owns rows warp, warp + 4, .. of the tile; only sums of 64 ids are
-// shared out otherwise, a thread each, as they are chains.
-template <GemmShape kShape>
+// The rows of a CTA, by its first kHeadThreads threads. A warp owns rows warp, warp + 4, .. of the
+// tile; only sums of 64 ids are shared out otherwise, a thread each, as they are chains.
+template <int kIds, int kTokens>
 struct HeadScan {
-  static constexpr int kIds = kShape.weight_rows();
-  static constexpr int kTokens = kShape.tokens();
   static constexpr int kWarps = kHeadThreads / kWarpSize;
+  static constexpr int kBarrier = 1;  // of these threads
 
   const HeadLaunch& c;
-  HeadStorage<kShape>& shared;
+  HeadStorage<kIds, kTokens>& shared;
+  float* const sums;  // [kTokens][kIds + 4]   of a tile
   const int64_t first_token;
   const IdRange ids;
 
-  __device__ HeadScan(const HeadLaunch& launch, HeadStorage<kShape>& storage, int64_t token)
-      : c(launch), shared(storage), first_token(token), ids(id_range(launch.head.options)) {
+  __device__ HeadScan(const HeadLaunch& launch, HeadStorage<kIds, kTokens>& storage, float* plane,
+                      int64_t token)
+      : c(launch),
+        shared(storage),
+        sums(plane),
+        first_token(token),
+        ids(id_range(launch.head.options)) {
     const int i = static_cast<int>(threadIdx.x);
     if (i < kTokens) {
       if (i < num_tokens()) {
@@ -64,8 +90,10 @@ struct HeadScan {
     for (int k = i; k < kTokens * WarpKeys::kCount; k += kHeadThreads) {
       shared.lists[k / WarpKeys::kCount][k % WarpKeys::kCount] = 0;
     }
-    __syncthreads();
+    sync();
   }
+
+  __device__ static void sync() { barrier_sync(kBarrier, kHeadThreads); }
 
   __device__ int64_t num_tokens() const { return c.head.options.num_rows - first_token; }
 
@@ -75,9 +103,7 @@ struct HeadScan {
       if (!shared.rows[token].is_padded()) f(token, shared.rows[token]);
     }
   }
-  __device__ float* logits(int token) const {
-    return reinterpret_cast<float*>(shared.product) + token * kShape.sum_stride();
-  }
+  __device__ float* logits(int token) const { return sums + token * (kIds + 4); }
 
   // Sums become logits, in place; -inf outside the vocabulary.
   __device__ void shape(const HeadRow& row, int64_t first_id, float* z) const {
@@ -202,13 +228,13 @@ struct HeadScan {
     }
   }
 
-  // Of the CTA's sums, in shared.product.
+  // Of a tile's sums, which have become logits then.
   __device__ void take(int64_t tile) const {
     const int64_t first_id = (c.plan.first_tile + tile) * kIds;
     for_own_rows([&](int token, const HeadRow& row) { shape(row, first_id, logits(token)); });
-    __syncthreads();
+    sync();
     sum_block();
-    __syncthreads();
+    sync();
     store_nodes(tile);
     for_own_rows([&](int token, const HeadRow& row) {
       float* z = logits(token);
@@ -220,7 +246,7 @@ struct HeadScan {
         case Pick::kRanks: count_better(token, first_id, z); break;
       }
     });
-    __syncthreads();  // the logits' memory is free
+    sync();  // the logits' memory is free
   }
 
   // Of kStore: which rows of the CTA are written down now, and where; false: none.
@@ -233,7 +259,7 @@ struct HeadScan {
       if (lane_index() == 0) shared.slots[token] = is_stored ? slot : -1;
       is_any = is_any || is_stored;
     });
-    return __syncthreads_or(is_any) != 0;
+    return barrier_or(kBarrier, kHeadThreads, is_any);
   }
 
   __device__ void store(int64_t tile) const {
@@ -249,7 +275,7 @@ struct HeadScan {
         if (id >= ids.first && id < ids.last) to[id - ids.first] = z[r];
       }
     });
-    __syncthreads();  // the logits' memory is free
+    sync();  // the logits' memory is free
   }
 
   // What this CTA has found, for the second kernel.
