@@ -20,8 +20,9 @@ Place place_of(Warp& w, const Instruction& in, uint64_t address, uint64_t bytes,
 void complete_transactions(Warp& w, const Instruction& in, Cta& cta, uint32_t offset,
                            uint32_t bytes);
 
-// One arrival of each lane at the mbarrier of refs[0].
-void arrive_at(Warp& w, const Instruction& in, uint32_t mask);
+// One arrival of each lane at the mbarrier of refs[0]. Bytes that the warp has copied by then count
+// as under way until a wait for that mbarrier succeeds.
+void arrive_at(Warp& w, const Instruction& in, uint32_t mask, uint64_t copied);
 
 // An instruction between wgmma and its wait must leave the sums alone.
 void check_in_flight(Warp& w, const Instruction& in, uint32_t mask);

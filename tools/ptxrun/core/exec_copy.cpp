@@ -21,15 +21,18 @@ void land(Warp& w, const AsyncCopy& copy, int lane) {
   if (copy.source_bytes[lane] > 0) std::memcpy(to, copy.sources[lane], copy.source_bytes[lane]);
 }
 
-void settle(Warp& w, const std::vector<AsyncCopy>& copies) {
+// Bytes of memory that they have read.
+uint64_t settle(Warp& w, const std::vector<AsyncCopy>& copies) {
+  uint64_t bytes = 0;
   for (const AsyncCopy& copy : copies) {
     for_lanes(copy.lanes & ~copy.landed, [&](int lane) { land(w, copy, lane); });
-    w.in_flight_bytes -= copy.bytes * static_cast<uint64_t>(std::popcount(copy.reads));
+    bytes += copy.bytes * static_cast<uint64_t>(std::popcount(copy.reads));
     if (!w.cta->shadow.is_on()) continue;
     for_lanes(copy.lanes, [&](int lane) {
       w.cta->shadow.land(w, copy.destinations[lane], copy.bytes, lane, copy.index);
     });
   }
+  return bytes;
 }
 
 bool lands_early(Grid& grid) {
@@ -127,8 +130,12 @@ void arrive_after_copies(Warp& w, const Instruction& in, uint32_t mask) {
   };
   for (std::vector<AsyncCopy>& group : w.groups) take(group);
   take(w.copies);
-  settle(w, landed);
-  if (in.flag) arrive_at(w, in, mask);
+  const uint64_t bytes = settle(w, landed);
+  if (in.flag) {
+    arrive_at(w, in, mask, bytes);
+  } else {
+    w.in_flight_bytes -= bytes;
+  }
 }
 
 void decode_copy(Decoder& d) {
@@ -166,7 +173,7 @@ void decode_copy(Decoder& d) {
 
 void wait_for_groups(Warp& w, size_t may_pend) {
   while (w.groups.size() > may_pend) {
-    settle(w, w.groups.front());
+    w.in_flight_bytes -= settle(w, w.groups.front());
     w.groups.pop_front();
   }
 }
@@ -182,7 +189,7 @@ void wait_for_bulk(Warp& w, size_t may_pend) {
 
 void finish_copies(Warp& w) {
   wait_for_groups(w, 0);
-  settle(w, std::exchange(w.copies, {}));
+  w.in_flight_bytes -= settle(w, std::exchange(w.copies, {}));
   const bool reads = std::ranges::any_of(
       w.bulk_groups, [](const BulkGroup& group) { return !group.stores.empty(); });
   if (reads || !w.bulk.stores.empty()) {

@@ -108,7 +108,11 @@ void wait(Warp& w, const Instruction& in, uint32_t mask) {
                                         : std::bit_cast<Mbarrier>(w.value(in.refs[2], lane)).phase;
     if (at(place).phase == phase || fails) return;
     complete |= 1u << lane;
-    join(w.view, place.cta->mbarriers[place.offset].complete);
+    MbarrierViews& views = place.cta->mbarriers[place.offset];
+    for (const auto& [warp, bytes] : std::exchange(views.copied, {})) {
+      place.cta->warps[warp].in_flight_bytes -= bytes;
+    }
+    join(w.view, views.complete);
   });
   w.set_mask(in.refs[1], complete, mask);
   if (complete != mask) {
@@ -242,7 +246,9 @@ Place place_of(Warp& w, const Instruction& in, uint64_t address, uint64_t bytes,
   return {cta, static_cast<uint32_t>(offset)};
 }
 
-void arrive_at(Warp& w, const Instruction& in, uint32_t mask) {
+void arrive_at(Warp& w, const Instruction& in, uint32_t mask, uint64_t copied) {
+  const Place place = barrier_of(w, in, std::countr_zero(mask));
+  if (place.cta != nullptr) place.cta->mbarriers[place.offset].copied.emplace_back(w.id, copied);
   for_lanes(mask, [&](int lane) { arrive_once(w, in, lane, 1, 0); });
 }
 

@@ -91,6 +91,7 @@ struct Barrier {
 // one.
 struct MbarrierViews {
   View arriving, complete;
+  std::vector<std::pair<uint32_t, uint64_t>> copied;  // warp, bytes under way until a wait
 };
 
 struct Grid;
