@@ -187,7 +187,7 @@ def test_every_stored_byte_is_read_right(device, cache_dtype):
 def test_any_mask_and_any_depth(device, device_class):
     g = torch.Generator().manual_seed(0)
     call = make_call([(50, 40, True)], page_size=3)
-    for _ in range(2 if device_class == "ptx" else 20):
+    for _ in range(2 if device_class.startswith("ptx") else 20):
         call["mask_bits"] = torch.randint(-(2**31), 2**31, (40, 2), generator=g).int()
         call["depth"] = torch.randperm(700, generator=g)[:40]
         attend(device, **call)
@@ -339,6 +339,21 @@ def test_a_nan_query_or_key_reaches_only_its_rows(device):
     assert torch.equal(got.lse.isnan(), is_nan)
     assert torch.equal(got.out.isnan(), is_nan[..., None].expand_as(got.out))
     assert same_bits([x[~is_nan] for x in got], [x[~is_nan] for x in want])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_values_that_are_not_finite_reach_only_their_rows(device, dtype):
+    call = make_call([(70, 9, False), (70, 3, False)], dtype=dtype)
+    want = attend(device, **call)
+    table = call["block_table"][0]
+    v = call["v_cache"][table[74 // 16], 74 % 16, 0]  # seen by rows 4 .. 8, heads 0 and 1
+    v[0], v[1], v[2] = math.inf, -math.inf, math.nan
+    got = Attended(*(x.cpu() for x in tree_attention(**moved(call, device))))
+    sees = torch.zeros_like(got.out, dtype=torch.bool)
+    sees[4:9, :2, :3] = True
+    assert (got.out[4:9, :2, 0] == math.inf).all() and (got.out[4:9, :2, 1] == -math.inf).all()
+    assert got.out[4:9, :2, 2].isnan().all()
+    assert torch.equal(got.out[~sees], want.out[~sees]) and torch.equal(got.lse, want.lse)
 
 
 def test_every_index_type_and_stride_in_place(device):

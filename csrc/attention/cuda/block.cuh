@@ -17,17 +17,38 @@ inline constexpr int kKeyTiles = kBlockKeys / 8;
 
 using Scores = float[kKeyTiles][4];
 
+// The same value, of which the compiler knows nothing: what is derived from it inside a loop is
+// derived there, not before it and kept in registers all through.
+__device__ inline uint32_t unknown(uint32_t value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+// Weights as the left operand of a product: rounded to T here.
+template <class T>
+struct RoundedWeights {
+  uint32_t a[kKeyTiles / 2][4];
+
+  __device__ explicit RoundedWeights(const Scores& w) {
+#pragma unroll
+    for (int i = 0; i < kKeyTiles * 2; ++i) {
+      const float* pair = w[i / 2] + i % 2 * 2;
+      a[i / 4][i / 2 % 2 * 2 + i % 2] = round_pair<T>(pair[0], pair[1]);
+    }
+  }
+};
+
 // Products on the tensor cores, from shared memory: 16 pairs of q, 64 keys, their values.
 template <class T, int kDim>
 struct MatrixBlock {
   static constexpr bool kSharesKeysAndValues = false;
 
   __device__ static uint32_t address(uint32_t base, int row, int piece) {
-    return base + piece_offset<T, kDim>(row, piece);
+    return base + piece_offset(row, piece);
   }
 
   __device__ static void score(uint32_t q, uint32_t k, int64_t k_dim, Scores& scores) {
-    const int lane = lane_index();
+    const auto lane = static_cast<int>(unknown(lane_index()));
 #pragma unroll
     for (int i = 0; i < kKeyTiles * 4; ++i) scores[i / 4][i % 4] = 0.0f;
 #pragma unroll 4
@@ -45,23 +66,10 @@ struct MatrixBlock {
     }
   }
 
-  // The weights as the left operand: rounded to T here.
-  struct Weights {
-    uint32_t a[kKeyTiles / 2][4];
-
-    __device__ explicit Weights(const Scores& w) {
-#pragma unroll
-      for (int i = 0; i < kKeyTiles * 2; ++i) {
-        const float* pair = w[i / 2] + i % 2 * 2;
-        a[i / 4][i / 2 % 2 * 2 + i % 2] = round_pair<T>(pair[0], pair[1]);
-      }
-    }
-  };
-
   __device__ static void accumulate(const Scores& w, uint32_t v, int64_t v_dim,
                                     const float (&alpha)[2], LaneState<kDim>& state) {
-    const Weights weights(w);
-    const int lane = lane_index();
+    const RoundedWeights<T> weights(w);
+    const auto lane = static_cast<int>(unknown(lane_index()));
 #pragma unroll
     for (int tile = 0; tile < kDim / 8; tile += 2) {
       if (8 * tile >= v_dim) break;
@@ -87,6 +95,7 @@ struct MatrixBlock {
 // spoil pairs that do not see it. So they count as zeros first, and then, kind by kind, as ones,
 // which tells who sees how many.
 enum class Values : int { kStored, kFinite, kInfinities, kNegativeInfinities, kNans };
+inline constexpr int kNumCarefulPasses = 4;  // kFinite .. kNans
 
 template <class T>
 __device__ inline uint32_t value_half(uint32_t half, Values values) {
@@ -101,14 +110,14 @@ __device__ inline uint32_t value_half(uint32_t half, Values values) {
   }
 }
 
-// By the whole CTA, in place.
+// By all threads that compute, in place.
 template <class T, int kDim>
-__device__ inline void replace_values(uint32_t* words, Values values) {
-  for (int i = threadIdx.x; i < kBlockKeys * kDim / 2; i += kAttentionThreads) {
+__device__ inline void replace_values(char* tile, Values values) {
+  auto* words = reinterpret_cast<uint32_t*>(tile);
+  for (int i = attention_thread(); i < kBlockKeys * kDim / 2; i += kAttentionThreads) {
     const uint32_t word = words[i];
     words[i] = value_half<T>(word & 0xffff, values) | value_half<T>(word >> 16, values) << 16;
   }
-  __syncthreads();
 }
 
 // The same places and orders with fmaf, for fp32. Keys and values take turns in one buffer, weights
@@ -118,7 +127,7 @@ struct FloatBlock {
   static constexpr bool kSharesKeysAndValues = true;
 
   __device__ static float4 piece(uint32_t base, int row, int index) {
-    const uint4 bits = load_shared_16(base + piece_offset<float, kDim>(row, index));
+    const uint4 bits = load_shared_16(base + piece_offset(row, index));
     return {__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
             __uint_as_float(bits.w)};
   }
@@ -155,7 +164,7 @@ struct FloatBlock {
   // weights: [16][kBlockKeys] of this warp; 0: not seen.
   __device__ static void accumulate(const Scores& w, float* weights, const float* v, int64_t v_dim,
                                     const float (&alpha)[2], LaneState<kDim>& state) {
-    const int g = lane_index() / 4, t = lane_index() % 4;
+    const uint32_t lane = unknown(lane_index()), g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int i = 0; i < kKeyTiles * 4; ++i) {
       weights[(g + i % 4 / 2 * 8) * kBlockKeys + i / 4 * 8 + 2 * t + i % 2] = w[i / 4][i % 4];
@@ -167,8 +176,8 @@ struct FloatBlock {
       float sums[4] = {};
 #pragma unroll 1
       for (int key = 0; key < kBlockKeys; ++key) {
-        const int col = 8 * tile + 2 * t;
-        const float* row = v + piece_offset<float, kDim>(key, col / 4) / 4 + col % 4;
+        const uint32_t col = 8 * tile + 2 * t;
+        const float* row = v + piece_offset(key, col / 4) / 4 + col % 4;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float weight = weights[(g + i / 2 * 8) * kBlockKeys + key];

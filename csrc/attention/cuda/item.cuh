@@ -37,6 +37,53 @@ struct ItemIndex {
         split(item % plan.num_splits) {}
 };
 
+// Positions from begin to end - 1.
+struct KeyRange {
+  int64_t begin, end;
+};
+
+// What a CTA works on: found by one thread and kept in shared memory, not in registers.
+struct AttentionItem {
+  AttentionTile tile;
+  int64_t kv_head, first_head;
+  int num_heads, num_pairs;      // no pairs: nothing to do
+  int64_t first_leaf, end_leaf;  // its run of the tile's leaves
+  bool is_first_run, is_only_run;
+  int is_spoilt;              // whether a leaf came to something that is not finite
+  bool is_careful;            // whether its leaves are done again: TilePairs::attend_leaf
+  float* states;              // where it sets states aside
+  KeyRange seen[kTilePairs];  // by position, by each row of the tile: TilePairs::find_rows
+
+  __device__ void find(const AttendParams& a, int64_t index) {
+    const ItemIndex place(a.op, a.plan, index);
+    tile = a.tiles[place.tile];
+    num_pairs = is_spoilt = 0;
+    is_careful = false;
+    if (tile.num_rows == 0) return;
+    const LeafRuns runs(tile, a.plan.num_splits);
+    if (place.split >= runs.num_runs) return;
+    const HeadPart heads(a.op, place.part, a.plan.head_parts);
+    kv_head = heads.kv_head, first_head = heads.first_head, num_heads = heads.num_heads;
+    num_pairs = static_cast<int>(tile.num_rows) * num_heads;
+    const int64_t run = runs.first_run + place.split;
+    first_leaf = most(run << runs.log_leaves, runs.first_leaf);
+    end_leaf = least((run + 1) << runs.log_leaves, runs.end_leaf);
+    is_first_run = place.split == 0;
+    is_only_run = runs.num_runs == 1;
+    states = a.states + index * a.plan.num_levels * a.plan.state_floats;
+  }
+
+  // By all threads after a run: whether there is to be another.
+  __device__ bool runs_again() {
+    __syncthreads();
+    if (is_spoilt == 0 || is_careful) return false;
+    __syncthreads();
+    if (threadIdx.x == 0) is_careful = true;
+    __syncthreads();
+    return true;
+  }
+};
+
 __device__ inline float sink_of(const TreeAttentionParams& p, int64_t head) {
   float sink = kNoScore;
   if (!p.sinks) return sink;

@@ -2,14 +2,18 @@
 // 64 positions, or, where a tree's own rows begin, those that one query row sees at 64 positions.
 #pragma once
 
-#include "attention/cuda/requests.cuh"
+#include "attention/cuda/item.cuh"
+#include "attention/cuda/piece.cuh"
 #include "common/dispatch.h"
-#include "device/ptx.cuh"
 
 namespace dflash {
 
 inline constexpr int kAttentionThreads = 128;
 inline constexpr int kAttentionWarps = kAttentionThreads / kWarpSize;
+
+// A thread's number among those that load, or those that compute: the same four warps, or others.
+__device__ inline int attention_thread() { return threadIdx.x % kAttentionThreads; }
+__device__ inline int attention_warp() { return warp_index() % kAttentionWarps; }
 
 // Bit i: position block_begin + i lies in begin .. end - 1.
 __device__ inline uint64_t range_bits(int64_t begin, int64_t end, int64_t block_begin) {
@@ -18,11 +22,12 @@ __device__ inline uint64_t range_bits(int64_t begin, int64_t end, int64_t block_
   return low < high ? ~uint64_t{0} >> (kBlockKeys - (high - low)) << low : 0;
 }
 
-// A row of pieces of 16 bytes in shared memory, turned by the row so that the same piece of eight
-// neighbouring rows lies in different banks.
-template <class T, int kDim>
+// Where 16 bytes of a row of a tile of 64 rows lie in shared memory: in columns of 128 bytes a row,
+// turned by the row, so that the same piece of eight neighbouring rows lies in different banks (and
+// as wgmma's swizzle of 128 bytes has it).
+inline constexpr int kColumnBytes = 128 * kBlockKeys;
 __device__ inline uint32_t piece_offset(int row, int piece) {
-  return row * (kDim * sizeof(T)) + 16 * (piece ^ (row % 8));
+  return piece / 8 * kColumnBytes + row * 128 + 16 * (piece % 8 ^ (row % 8));
 }
 
 // What a query row may see of the keys by position: committed ones, and a chain's own.
@@ -51,15 +56,22 @@ struct RowBounds {
 // 64 positions; `row`: the tile's query row that they are assembled for, -1: all rows share them.
 struct KeyBlock {
   int64_t begin;
-  int64_t row;
+  int row;
 };
 
-// In shared memory, for two blocks: the one at work and the next.
+// In shared memory, of the block at work and those that come.
 struct KeyTables {
-  uint64_t present[2][kAttentionWarps];  // 16 bits each: keys that are there (one row's: it sees)
-  float k_scales[2][kBlockKeys];
-  float v_scales[2][kBlockKeys];
+  static constexpr int kSlots = 3;
+
+  // A bit for each key that is there (or one row sees), 16 by each warp that loads.
+  alignas(8) uint16_t present[kSlots][kAttentionWarps];
+  float k_scales[kSlots][kBlockKeys];
+  float v_scales[kSlots][kBlockKeys];
   int nodes[kBlockKeys];  // own row at each position, -1: none
+
+  __device__ uint64_t present_bits(int slot) const {
+    return *reinterpret_cast<const uint64_t*>(present[slot]);
+  }
 };
 
 struct KeyRow {  // element offsets in the caches; -1: no key
@@ -69,14 +81,13 @@ struct KeyRow {  // element offsets in the caches; -1: no key
 struct KeyLoader {
   const TreeAttentionParams& p;
   const AttentionTile& tile;
-  const int64_t kv_head;
+  const int64_t& kv_head;
   KeyTables& tables;
-  int32_t status = 0;
   KeyRow row{-1, -1};  // of key 16 * warp + lane % 16 of the block
 
-  __device__ KeyLoader(const TreeAttentionParams& params, const AttentionTile& t, int64_t head,
+  __device__ KeyLoader(const TreeAttentionParams& params, const AttentionItem& item,
                        KeyTables& shared)
-      : p(params), tile(t), kv_head(head), tables(shared) {}
+      : p(params), tile(item.tile), kv_head(item.kv_head), tables(shared) {}
 
   // The row of sequence index `i`; `key`: where its scales go, by one lane of those that ask.
   __device__ KeyRow find(int64_t i, int slot, int key) {
@@ -106,10 +117,10 @@ struct KeyLoader {
   // Fills tables.nodes for one query row: of rows at one position the highest stays.
   __device__ void place_nodes(const KeyBlock& block, const RowBounds& bounds) {
     __syncthreads();  // the last block's are in use no more
-    if (threadIdx.x < kBlockKeys) tables.nodes[threadIdx.x] = -1;
+    if (attention_thread() < kBlockKeys) tables.nodes[attention_thread()] = -1;
     __syncthreads();
     const int64_t query_row = tile.row + block.row;
-    for (int64_t j = threadIdx.x; j < tile.request_rows; j += kAttentionThreads) {
+    for (int64_t j = attention_thread(); j < tile.request_rows; j += kAttentionThreads) {
       const int64_t position = row_position(p, tile, j);
       if (position < block.begin || position >= block.begin + kBlockKeys ||
           position < bounds.window_begin || position >= bounds.window_end ||
@@ -117,17 +128,18 @@ struct KeyLoader {
         continue;
       }
       if (p.pages.slot(tile.state_row, tile.ctx_len + j) < 0) {
-        status |= kOutOfRange;
+        add_status(p.status, tile.request, kOutOfRange);
       } else if (atomicMax(&tables.nodes[position - block.begin], static_cast<int>(j)) >= 0) {
-        status |= kBadTree;
+        add_status(p.status, tile.request, kBadTree);
       }
     }
     __syncthreads();
   }
 
-  // Finds the rows of a block and says in tables.present which are there. Called by the whole CTA.
+  // Finds the rows of a block and says in tables.present which are there. Called by all threads
+  // that load.
   __device__ void find_block(const KeyBlock& block, int slot) {
-    const int key = 16 * warp_index() + lane_index() % 16;
+    const int key = 16 * attention_warp() + lane_index() % 16;
     const int64_t position = block.begin + key;
     row = {-1, -1};
     if (block.row < 0) {
@@ -142,7 +154,7 @@ struct KeyLoader {
       } else if (is_committed) {
         row = find(position, slot, key);
         if (row.k < 0 && position >= tile.table_begin && position < tile.table_end) {
-          status |= kOutOfRange;
+          add_status(p.status, tile.request, kOutOfRange);
         }
       }
     }
@@ -150,16 +162,7 @@ struct KeyLoader {
       tables.k_scales[slot][key] = tables.v_scales[slot][key] = 1.0f;
     }
     const uint32_t here = __ballot_sync(kFullMask, row.k >= 0);
-    if (lane_index() == 0) tables.present[slot][warp_index()] = here & 0xffff;
-  }
-
-  __device__ uint64_t present(int slot) const {
-    uint64_t bits = 0;
-#pragma unroll
-    for (int warp = 0; warp < kAttentionWarps; ++warp) {
-      bits |= tables.present[slot][warp] << (16 * warp);
-    }
-    return bits;
+    if (lane_index() == 0) tables.present[slot][attention_warp()] = static_cast<uint16_t>(here);
   }
 
   // Copies the found rows of one cache to shared memory as T; zeros where there is no key and past
@@ -167,37 +170,32 @@ struct KeyLoader {
   template <class T, int kDim>
   __device__ void copy(const ArrayView<4>& cache, int64_t dim, bool is_value, uint32_t to) const {
     constexpr int kPiece = 16 / sizeof(T), kPieces = kDim / kPiece;
-    const int64_t mask = cache.strides[0] | cache.strides[1] | cache.strides[2];
+    const auto base = reinterpret_cast<uint64_t>(cache.data);
+    const uint64_t mask = cache.strides[0] | cache.strides[1] | cache.strides[2];
     const bool is_same = cache.dtype == dtype_of<T>();
-    const bool is_aligned =
-        is_same && (reinterpret_cast<uint64_t>(cache.data) | mask * sizeof(T)) % 16 == 0;
     const int64_t own = is_value ? row.v : row.k;
 #pragma unroll 1
     for (int i = lane_index(); i < 16 * kPieces; i += kWarpSize) {
       const int in_warp = i / kPieces, piece = i % kPieces;
       const int64_t at = __shfl_sync(kFullMask, own, in_warp);
       const bool is_there = at >= 0 && piece * kPiece < dim;
-      const uint32_t slot = to + piece_offset<T, kDim>(16 * warp_index() + in_warp, piece);
-      if (is_aligned) {
+      const uint32_t slot = to + piece_offset(16 * attention_warp() + in_warp, piece);
+      if (is_same && (base | mask * sizeof(T)) % 16 == 0) {
         const T* from = static_cast<const T*>(cache.data) + (is_there ? at + piece * kPiece : 0);
         cp_async_16(slot, from, is_there ? 16 : 0);
         continue;
       }
-      alignas(16) T elements[kPiece] = {};
-      if (is_there) load_piece(cache, at + piece * kPiece, elements);
-      store_shared_16(slot, *reinterpret_cast<const uint4*>(elements));
+      uint4 words{};
+      if (is_there) {
+        (void)with_dtype<float, BF16, F16, F8E4M3, F8E5M2, int8_t>(
+            cache.dtype, [&]<class U>(std::type_identity<U>) {
+              const U* from = static_cast<const U*>(cache.data) + at + piece * kPiece;
+              constexpr uint64_t kUnit = Piece<U, kPiece>::kAlignment;
+              words = converted<T>(Piece<U, kPiece>(from, (base | mask * sizeof(U)) % kUnit == 0));
+            });
+      }
+      store_shared_16(slot, words);
     }
-  }
-
-  template <class T, int kPiece>
-  __device__ static void load_piece(const ArrayView<4>& cache, int64_t at, T (&to)[kPiece]) {
-    (void)with_dtype<float, BF16, F16, F8E4M3, F8E5M2, int8_t>(
-        cache.dtype, [&]<class U>(std::type_identity<U>) {
-#pragma unroll
-          for (int i = 0; i < kPiece; ++i) {
-            to[i] = from_float<T>(to_float(static_cast<const U*>(cache.data)[at + i]));
-          }
-        });
   }
 };
 

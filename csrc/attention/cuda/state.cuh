@@ -97,6 +97,20 @@ __device__ inline void store_state(LaneState<kDim>& state, const StoredState& to
     }
   }
   for_each_place(state, to, warp_pair, num_pairs, [](float& out, float& at, int) { at = out; });
+  __syncwarp();  // a pair's maximum and sum are there for its four lanes
+}
+
+template <int kDim>
+__device__ inline void load_state(LaneState<kDim>& state, const StoredState& from, int warp_pair,
+                                  int num_pairs) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const int pair = warp_pair + lane_index() / 4 + 8 * r;
+    if (pair >= num_pairs) continue;
+    state.max[r] = from.max()[pair];
+    state.sum[r] = from.sum()[pair];
+  }
+  for_each_place(state, from, warp_pair, num_pairs, [](float& out, float& at, int) { out = at; });
 }
 
 // state = merge(before, state).

@@ -43,6 +43,12 @@ struct TreeAttentionPlan {
   int64_t workspace_bytes;
 };
 
+// Kernels are instantiated for these.
+constexpr int padded_head_dim(const TreeAttentionParams& p) {
+  const int64_t dim = std::max(p.k_dim, p.v_dim);
+  return dim <= 64 ? 64 : (dim <= 128 ? 128 : 256);
+}
+
 // A state is the maximum, the sum and the weighted values of every pair.
 constexpr TreeAttentionPlan plan_tree_attention_cuda(const TreeAttentionParams& p) {
   constexpr int64_t kCtas = 264;  // two on each SM of a large GPU
