@@ -38,6 +38,7 @@ FAULTS = {
     "unwritten_shared": "uninitialised shared memory",
     "copy_not_waited": "async copy not waited for",
     "divergent_barrier": "divergent barrier",
+    "leaves_before_a_barrier": "divergent barrier",
     "one_warp_short": "hang .* at a barrier",
     "wrong_member_mask": None,
     "gives_up": "trap",
@@ -50,6 +51,10 @@ def test_faults_are_named(module, name):
     with pytest.raises(ptxrun.KernelError, match=FAULTS[name]) as error:
         launch(module, name, threads)
     assert "checks.cu:" in str(error.value)
+
+
+def test_a_barrier_waits_for_lanes_that_are_elsewhere(module):
+    assert launch(module, "late_lane").tolist() == [1] * 5 + [6] + [1] * (N - 6)
 
 
 def test_a_mask_may_name_lanes_that_have_left(module):

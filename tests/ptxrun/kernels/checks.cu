@@ -71,6 +71,31 @@ extern "C" __global__ void divergent_barrier(const int* in, int* out) {
   }
 }
 
+extern "C" __global__ void leaves_before_a_barrier(const int*, int* out) {
+  if (threadIdx.x % 2 == 0) asm volatile("bar.sync 0;" ::: "memory");
+  out[threadIdx.x] = 1;
+}
+
+// What one lane does before the barrier stands behind it.
+extern "C" __global__ void late_lane(const int* in, int* out) {
+  asm volatile(
+      "{\n"
+      ".reg .pred is_late;\n"
+      ".reg .u32 x;\n"
+      "setp.eq.u32 is_late, %0, 5;\n"
+      "mov.u32 x, 1;\n"
+      "@is_late bra LATE;\n"
+      "MEET: bar.sync 0;\n"
+      "st.global.u32 [%1], x;\n"
+      "bra.uni END;\n"
+      "LATE: ld.global.u32 x, [%2];\n"
+      "bra.uni MEET;\n"
+      "END:\n"
+      "}\n" ::"r"(threadIdx.x),
+      "l"(out + threadIdx.x), "l"(in + threadIdx.x)
+      : "memory");
+}
+
 extern "C" __global__ void one_warp_short(const int*, int* out) {
   if (threadIdx.x < 32) asm volatile("bar.sync 1, 64;" ::: "memory");
   out[threadIdx.x] = 1;

@@ -42,13 +42,9 @@ void barrier(Warp& w, const Instruction& in, uint32_t mask) {
     w.park(mask, w.pc);
     return arrive(w, in, mask);
   }
-  if (in.vector != 0) {  // aligned: the whole warp must run it together
-    w.cta->grid->report(w, "divergent barrier", in.index, std::countr_zero(mask),
-                        "only some lanes of the warp are here");
-  }
   w.park(w.active, w.pc);
   w.at_barrier |= mask;
-  w.active = 0;  // the others go on; the last of them brings the warp
+  w.active = 0;  // the others go on, a block of theirs may stand behind; the last brings the warp
 }
 
 // bar.sync a[, b]; bar.arrive a, b; bar.red.op d, a[, b], p

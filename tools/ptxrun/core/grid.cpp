@@ -273,6 +273,17 @@ void Grid::step_warp(Warp& w) {
   w.state = WarpState::kYield;
 }
 
+// An aligned barrier is for the whole warp: no lane may be at another one, or have gone past it.
+static void check_alignment(Warp& w, const Instruction& in) {
+  uint32_t here = 0;
+  for_lanes(w.at_barrier, [&](int lane) {
+    if (w.pcs[lane] == static_cast<int32_t>(in.index) + 1) here |= 1u << lane;
+  });
+  if (here == w.live && !w.has_lost_lanes) return;
+  w.cta->grid->report(w, "divergent barrier", in.index, std::countr_zero(here),
+                      "only some lanes of the warp are here");
+}
+
 // No lane can run: the warp is done, or all that is left of it is at a barrier.
 void Grid::settle(Warp& w) {
   if (w.live == 0) {
@@ -289,7 +300,9 @@ void Grid::settle(Warp& w) {
   } else {
     const int lane = std::countr_zero(w.at_barrier);
     const Instruction& in = kernel.code[static_cast<uint32_t>(w.pcs[lane]) - 1];
+    if (in.vector != 0) check_alignment(w, in);
     w.at_barrier = 0;
+    w.has_lost_lanes = false;
     arrive(w, in, w.live);
   }
 }

@@ -35,6 +35,7 @@ bool Warp::schedule() {
 void Warp::exit(uint32_t which) {
   live &= ~which;
   active &= ~which;
+  has_lost_lanes |= at_barrier != 0;
   at_sync = 0;  // whoever waited for these lanes looks again
 }
 

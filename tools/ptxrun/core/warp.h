@@ -53,8 +53,9 @@ struct Warp {
 
   uint32_t live = 0;
   uint32_t active = 0;
-  uint32_t at_barrier = 0;  // lanes of a diverged warp that are there already
-  uint32_t at_sync = 0;     // lanes that wait for the others of a member mask
+  uint32_t at_barrier = 0;      // lanes of a diverged warp that are there already
+  bool has_lost_lanes = false;  // some have left since the first came to a barrier
+  uint32_t at_sync = 0;         // lanes that wait for the others of a member mask
   int32_t pc = 0;
   int32_t next = 0;  // smallest pc among the lanes that wait
   int32_t pcs[kLanes] = {};
