@@ -6,6 +6,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from dflash_ops import cpu_isa, cpu_isas, pin_cpu_isa
+
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("nightly", max_examples=5000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
@@ -113,3 +115,19 @@ def pytest_runtest_call(item):
                 with ptxrun.using(**options), fewer_examples(item.obj, MATRIX_EXAMPLES):
                     item.runtest()
         return result
+
+
+@pytest.fixture(scope="session")
+def each_isa():
+    """Results of a call under each instruction set of this machine, portable first."""
+    in_use = cpu_isa()
+
+    def results(call):
+        try:
+            for isa in cpu_isas():
+                pin_cpu_isa(isa)
+                yield call()
+        finally:
+            pin_cpu_isa(in_use)
+
+    return results

@@ -134,9 +134,7 @@ class SpanSums {
         nodes_(static_cast<size_t>(count_ * num_slots)) {}
 
   void set(int64_t slot, int64_t first_id, float inv_temperature, const float* values) {
-    LseTree tree;
-    add_lse(values, inv_temperature, first_id, tree);
-    nodes_[slot * count_ + first_id / kSpan - first_] = tree.total();
+    nodes_[slot * count_ + first_id / kSpan - first_] = span_kernels().lse(values, inv_temperature);
   }
   float lse(int64_t slot) const {
     LseTree tree;

@@ -34,6 +34,8 @@ static constexpr float residual_weight(float p, float q, float scale) {
   return weight > 0.0f ? weight : 0.0f;
 }
 
+static constexpr bool is_nothing(float weight) { return weight < 0x1p-126f; }  // no denormal logs
+
 // Rule token: a draft of probability q is accepted iff this holds for its coin.
 static constexpr bool accepts(float coin, float p, float q) { return coin * q < p; }
 static constexpr float accept_prob(float p, float q) {
@@ -50,32 +52,8 @@ static constexpr float prefix_accept_prob(float scale, float mass) {
   return mass > 0.0f ? mass / (mass + (1.0f - scale)) : 0.0f;
 }
 
-// A sum of terms that belong to ids, in the same order: blocks of 64 ids, each in ascending order,
-// merged by the same tree. A node whose maximum is 0 is a plain sum, as exp(0) is 1; and a term
-// that is left out changes as little as one that is 0.
+// A node whose maximum is 0 is a plain sum, as exp(0) is 1: sums over the vocabulary are merged as
+// the log-sum-exp is.
 static constexpr LseNode sum_node(float sum) { return {0.0f, sum}; }
-
-class VocabSum {
- public:
-  constexpr void add(int64_t id, float term) {  // ids in ascending order
-    if (id / kLseBlock != block_) next_block(id / kLseBlock);
-    sum_ += term;
-  }
-  constexpr float value() {
-    next_block(block_);
-    return tree_.total().sum;
-  }
-
- private:
-  constexpr void next_block(int64_t block) {
-    tree_.add(block_, sum_node(sum_));
-    block_ = block;
-    sum_ = 0.0f;
-  }
-
-  LseTree tree_{};
-  int64_t block_ = 0;
-  float sum_ = 0.0f;
-};
 
 }  // namespace dflash

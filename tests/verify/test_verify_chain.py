@@ -127,6 +127,20 @@ def test_equals_reference(device, sizes, vocab, kind, rule, law, close, seed):
         assert (error <= slack * (1 + want.accept_probs)).all()
 
 
+@pytest.mark.parametrize("law", [{}, {"temperature": 0.7}, {"top_k": 5}, {"min_p": 0.01}])
+@pytest.mark.parametrize("kind", ["none", "sparse", "dense"])
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_every_isa_gives_the_same_bits(each_isa, rule, kind, law):
+    """Over several spans of 512 ids, the last of them not whole, with a mask."""
+    g = torch.Generator().manual_seed(1)
+    laws = {k: torch.full((2,), v) for k, v in law.items()}
+    laws["token_mask"] = torch.randint(-(2**31), 2**31, (14, 44), generator=g).int()
+    call = random_call(7, [5, 9], 1400, kind, rule, laws, close=True)
+    first, *others = each_isa(lambda: verify("cpu", **call, probe=True)[0])
+    for other in others:
+        assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
 def test_first_row_of_known_laws(device):
     """p = (.5, .5), q = (.85, .15): the residual of a rejected 0 is all on 1."""
     n = 4000

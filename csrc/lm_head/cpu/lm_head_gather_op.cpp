@@ -28,13 +28,9 @@ struct GatherWorker {
     if (has_own_temperature(law)) tempered.set(slot, first_id, law.inv_temperature, values);
     for (int64_t i = slot * all.num_ids; i < (slot + 1) * all.num_ids; ++i) {
       if (all.keys[i] == 0) continue;
-      const float value = key_value(all.keys[i]);
-      const int64_t before = key_id(all.keys[i]) - first_id;  // equal values count below this place
-      int32_t better = 0;
-      for (int j = 0; j < kSpan; ++j) {
-        better += values[j] > value || (values[j] == value && j < before);
-      }
-      own[i] += better;
+      const int64_t num_ties = std::clamp<int64_t>(key_id(all.keys[i]) - first_id, 0, kSpan);
+      own[i] +=
+          span_kernels().count_better(values, key_value(all.keys[i]), static_cast<int>(num_ties));
     }
   }
   void finish() {

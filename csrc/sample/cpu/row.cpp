@@ -1,33 +1,53 @@
 #include "sample/cpu/row.h"
 
+#include <vector>
+
 namespace dflash {
+
+// Of ids first .. last - 1, without the mask.
+static void shape_ids(const LogitOptions& o, const RowSource& source, DType round_to, int64_t first,
+                      int64_t last, float* values) {
+  const SpanKernels& kernels = span_kernels();
+  kernels.shape(values, last - first, round_to, o.logit_scale, o.softcap);
+  for (int64_t j = source.adj_first; j < source.adj_last; ++j) {
+    const int64_t id = o.adj_ids[j];
+    if (first <= id && id < last) values[id - first] += *o.adj_values.at<float>(j);
+  }
+  kernels.clean(values, last - first);
+}
 
 void shape_span(const LogitOptions& o, const RowSource& source, const IdRange& ids, DType round_to,
                 int64_t first_id, float* values) {
-  const SpanKernels& kernels = span_kernels();
   const int64_t first = std::max(ids.first, first_id), last = std::min(ids.last, first_id + kSpan);
-  kernels.shape(values + (first - first_id), last - first, round_to, o.logit_scale, o.softcap);
-  for (int64_t j = source.adj_first; j < source.adj_last; ++j) {
-    const int64_t id = o.adj_ids[j];
-    if (first <= id && id < last) values[id - first_id] += *o.adj_values.at<float>(j);
-  }
-  kernels.clean(values + (first - first_id), last - first);
+  shape_ids(o, source, round_to, first, last, values + (first - first_id));
   std::fill(values, values + (first - first_id), kMinusInf);
   std::fill(values + (last - first_id), values + kSpan, kMinusInf);
   if (source.mask_row < 0) return;
-  for (int64_t id = first; id < last; ++id) {
-    if (!is_allowed(o, source.mask_row, id)) values[id - first_id] = kMinusInf;
-  }
+  uint32_t words[kSpan / 32];
+  for (int i = 0; i < kSpan / 32; ++i) words[i] = mask_word(o, source.mask_row, first_id / 32 + i);
+  span_kernels().mask(words, values);
+}
+
+void LogitReader::load(int64_t first, int64_t count, float* values) const {
+  const int64_t offset = source.row * logits.strides[0] + (first - ids.first);
+  const int64_t bytes = logits.dtype == DType::kF32 ? 4 : 2;
+  span_kernels().load(static_cast<const char*>(logits.data) + offset * bytes, logits.dtype, count,
+                      values);
 }
 
 void LogitReader::read(int64_t span, float* values) const {
   const int64_t first_id = span * kSpan;
   const int64_t first = std::max(ids.first, first_id), last = std::min(ids.last, first_id + kSpan);
-  const int64_t offset = source.row * logits.strides[0] + (first - ids.first);
-  const int64_t bytes = logits.dtype == DType::kF32 ? 4 : 2;
-  span_kernels().load(static_cast<const char*>(logits.data) + offset * bytes, logits.dtype,
-                      last - first, values + (first - first_id));
+  load(first, last - first, values + (first - first_id));
   shape_span(options, source, ids, DType::kF32, first_id, values);
+}
+
+float LogitReader::read_one(int64_t id) const {
+  if (!is_allowed(options, source.mask_row, id)) return kMinusInf;
+  float value;
+  load(id, 1, &value);
+  shape_ids(options, source, DType::kF32, id, id + 1, &value);
+  return value;
 }
 
 int64_t lowest_allowed(const LogitOptions& o, const RowSource& source, const IdRange& ids) {
@@ -38,12 +58,6 @@ int64_t lowest_allowed(const LogitOptions& o, const RowSource& source, const IdR
     }
   }
   return ids.first;
-}
-
-void add_lse(const float* values, float inv_temperature, int64_t first_id, LseTree& tree) {
-  LseNode nodes[kSpanBlocks];
-  span_kernels().block_sums(values, inv_temperature, nodes);
-  for (int b = 0; b < kSpanBlocks; ++b) tree.add(first_id / kLseBlock + b, nodes[b]);
 }
 
 void scan_greedy(const float* values, int64_t first_id, Best& best) {
@@ -89,7 +103,10 @@ void scan_span(const RowLaw& law, const float* values, int64_t first_id, RowScan
 static void offer_key(const RowLaw& law, uint64_t key, Best& best) {
   const float z = key_value(key);
   const int64_t id = key_id(key);
-  best.offer(std::fma(z, law.inv_temperature, gumbel_at(law.noise, id)), z, id);
+  const uint32_t word = noise_words(law.noise, static_cast<uint32_t>(id >> 2), false).pick(id);
+  const bool may_win =
+      best.id < 0 || std::fma(z, law.inv_temperature, gumbel_bound(word)) >= best.score;
+  if (may_win) best.offer(std::fma(z, law.inv_temperature, gumbel_at(law.noise, id, word)), z, id);
 }
 
 Best draw_among(const RowLaw& law, const uint64_t* keys, int64_t count) {
@@ -115,13 +132,15 @@ Token token_of(const LogitOptions& o, const RowSource& source, const IdRange& id
   return {lowest_allowed(o, source, ids), kMinusInf, kNoFiniteLogit};
 }
 
-// Calls f(key) for a row's keys in order, until it says no.
+// Calls f(key) for a row's keys in order, until it says no. Most kept sets are small; the others
+// are worth longer passes.
 template <class F>
 static void for_each_in_order(const IdRange& ids, const SpanReader& reader, const F& f) {
-  constexpr int kBatch = 2048;
-  uint64_t buffer[2 * kBatch];
+  constexpr int64_t kFirstBatch = 2048, kBatch = 16384;
+  std::vector<uint64_t> buffer(2 * kFirstBatch);
   for (uint64_t below = ~uint64_t{0};;) {
-    TopKeys top(buffer, kBatch, 2 * kBatch);
+    const auto batch = static_cast<int64_t>(buffer.size()) / 2;
+    TopKeys top(buffer.data(), batch, 2 * batch);
     for (int64_t span = first_span(ids); span < last_span(ids); ++span) {
       float values[kSpan];
       uint16_t where[kSpan];
@@ -136,9 +155,20 @@ static void for_each_in_order(const IdRange& ids, const SpanReader& reader, cons
     for (int64_t i = 0; i < count; ++i) {
       if (!f(buffer[i])) return;
     }
-    if (count < kBatch) return;
+    if (count < batch) return;
     below = buffer[count - 1];
+    buffer.resize(2 * kBatch);
   }
+}
+
+static float row_max(const IdRange& ids, const SpanReader& reader) {
+  float max = kMinusInf;
+  for (int64_t span = first_span(ids); span < last_span(ids); ++span) {
+    float values[kSpan];
+    reader.read(span, values);
+    max = std::max(max, span_kernels().max(values));
+  }
+  return max;
 }
 
 // Calls f(key) for the keys that the filter keeps, in order; returns the rule, with their sum.
@@ -146,16 +176,15 @@ template <class F>
 static PrefixRule for_each_kept(const RowLaw& law, const IdRange& ids, float tempered_lse,
                                 const SpanReader& reader, const F& f) {
   const Filter& filter = law.filter;
-  float max = 0.0f;
+  const float max = row_max(ids, reader) * law.inv_temperature;
   OrderedSum sum;
   int64_t num_summed = 0;
-  for_each_in_order(ids, reader, [&](uint64_t key) {
-    const float t = key_value(key) * law.inv_temperature;
-    if (num_summed == 0) max = t;
-    if (!filter.needs_top_k_total()) return false;  // only the maximum is wanted
-    sum.add(exp_f32(t - max));
-    return ++num_summed < filter.top_k;
-  });
+  if (filter.needs_top_k_total()) {
+    for_each_in_order(ids, reader, [&](uint64_t key) {
+      sum.add(exp_f32(key_value(key) * law.inv_temperature - max));
+      return ++num_summed < filter.top_k;
+    });
+  }
   const float total = filter.needs_lse() ? exp_f32(tempered_lse - max) : sum.value();
   PrefixRule rule(filter, max, total);
   for_each_in_order(ids, reader, [&](uint64_t key) {

@@ -25,8 +25,6 @@ void shape_span(const LogitOptions& o, const RowSource& source, const IdRange& i
 // no ids.
 int64_t lowest_allowed(const LogitOptions& o, const RowSource& source, const IdRange& ids);
 
-void add_lse(const float* values, float inv_temperature, int64_t first_id, LseTree& tree);
-
 // What a row's token is chosen from; whoever merges several may do so in any order.
 struct RowScan {
   Best best;    // greedy and unfiltered rows
@@ -76,10 +74,14 @@ struct LogitReader final : SpanReader {
   LogitReader(const ArrayView<2>& rows, const LogitOptions& o, const RowSource& row)
       : logits(rows), options(o), source(row), ids(id_range(o)) {}
   void read(int64_t span, float* values) const override;
+  float read_one(int64_t id) const;  // of `ids`
+
+ private:
+  void load(int64_t first, int64_t count, float* values) const;
 };
 
 // The draw of a filtered row whose kept set may be of any size: passes over the row, each of which
-// finds the next 2048 candidates in order.
+// finds the next candidates in order, 2048 and then 16384.
 Best draw_in_passes(const RowLaw& law, const IdRange& ids, float tempered_lse,
                     const SpanReader& reader);
 

@@ -18,8 +18,8 @@ Best draw(const RowLaw& law, const LogitReader& reader, float* lse) {
   for (int64_t span = first_span(ids); span < last_span(ids); ++span) {
     float values[kSpan];
     reader.read(span, values);
-    add_lse(values, 1.0f, span * kSpan, raw);
-    if (needs_tempered(law)) add_lse(values, law.inv_temperature, span * kSpan, tempered);
+    raw.add(span, span_kernels().lse(values, 1.0f));
+    if (needs_tempered(law)) tempered.add(span, span_kernels().lse(values, law.inv_temperature));
     scan_span(law, values, span * kSpan, scan);
   }
   *lse = lse_of(raw.total());

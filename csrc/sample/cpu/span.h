@@ -20,9 +20,13 @@ struct SpanKernels {
   void (*shape)(float* values, int64_t count, DType round_to, float scale, float softcap);
   // NaN becomes -inf, +inf the largest float, -0 becomes 0.
   void (*clean)(float* values, int64_t count);
-  // The kSpanBlocks nodes of values * inv_temperature.
-  void (*block_sums)(const float* values, float inv_temperature, LseNode* nodes);
+  // -inf where the bit of the span's mask is not set.
+  void (*mask)(const uint32_t* words, float* values);
+  // Of values * inv_temperature: the span's blocks, merged as the tree has them.
+  LseNode (*lse)(const float* values, float inv_temperature);
   float (*max)(const float* values);
+  // How many are above `value`, or equal to it in the first num_ties places.
+  int (*count_better)(const float* values, float value, int num_ties);
   // Which of the kSpan values are at least `threshold`; returns how many.
   int (*at_least)(const float* values, float threshold, uint16_t* where);
   // Which may reach `best` with their noise; words[i] is the word of where[i].

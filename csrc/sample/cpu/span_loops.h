@@ -64,7 +64,8 @@ float span_max(const float* values) {
 }
 
 // A block's sum is a chain of adds, so the blocks' chains go side by side.
-void block_sums(const float* values, float inv_temperature, LseNode* nodes) {
+LseNode lse(const float* values, float inv_temperature) {
+  LseNode nodes[kSpanBlocks];
   alignas(64) float terms[kSpanBlocks][kLseBlock];
   for (int b = 0; b < kSpanBlocks; ++b) {
     const float* z = values + b * kLseBlock;
@@ -78,6 +79,24 @@ void block_sums(const float* values, float inv_temperature, LseNode* nodes) {
     for (int b = 0; b < kSpanBlocks; ++b) sums[b] += terms[b][i];
   }
   for (int b = 0; b < kSpanBlocks; ++b) nodes[b].sum = sums[b];
+  for (int count = kSpanBlocks / 2; count > 0; count /= 2) {
+    for (int b = 0; b < count; ++b) nodes[b] = merge_lse(nodes[2 * b], nodes[2 * b + 1]);
+  }
+  return nodes[0];
+}
+
+void mask(const uint32_t* words, float* values) {
+  for (int i = 0; i < kSpan; ++i) {
+    values[i] = (words[i / 32] >> (i % 32) & 1) != 0 ? values[i] : kMinusInf;
+  }
+}
+
+int count_better(const float* values, float value, int num_ties) {
+  int count = 0;
+  for (int i = 0; i < kSpan; ++i) {
+    count += values[i] > value || (values[i] == value && i < num_ties);
+  }
+  return count;
 }
 
 int at_least(const float* values, float threshold, uint16_t* where) {
@@ -126,7 +145,7 @@ int may_reach(const float* values, float inv_temperature, const NoiseKey& key, i
 }
 
 constexpr SpanKernels span_loops() {
-  return {load, shape, clean, block_sums, span_max, at_least, may_reach};
+  return {load, shape, clean, mask, lse, span_max, count_better, at_least, may_reach};
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "sample/filter.h"
+#include "verify/cpu/ids_sum.h"
 #include "verify/rejection.h"
 
 namespace dflash {
@@ -28,14 +29,19 @@ static bool read_dense(const RejectionParams& p, int64_t row, std::vector<float>
   const int64_t stride = p.q.strides[1];
   if (p.draft_to_target) scattered.assign(p.options.vocab_size, 0.0f);
   VocabSum sum;
-  for (int64_t j = 0; j < p.draft_vocab_size; ++j) {
-    const float value = values[j * stride];
-    if (!(value >= 0.0f)) return false;
-    sum.add(j, value);
-    if (!p.draft_to_target || value == 0.0f) continue;
-    const int64_t id = target_id(p, j);
-    if (id < 0) return false;
-    scattered[id] += value;
+  for (int64_t first = 0; first < p.draft_vocab_size; first += kSpan) {
+    const int64_t count = std::min<int64_t>(kSpan, p.draft_vocab_size - first);
+    float span[kSpan];
+    for (int64_t j = 0; j < count; ++j) span[j] = values[(first + j) * stride];
+    if (!law_kernels().are_weights(span, count)) return false;
+    sum.add(first, span, count);
+    for (int64_t j = 0; j < count && p.draft_to_target; ++j) {
+      const float value = span[j];
+      if (value == 0.0f) continue;
+      const int64_t id = target_id(p, first + j);
+      if (id < 0) return false;
+      scattered[id] += value;
+    }
   }
   q.dense = p.draft_to_target ? scattered.data() : values;
   q.dense_stride = p.draft_to_target ? 1 : stride;

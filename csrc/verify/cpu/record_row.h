@@ -9,6 +9,8 @@
 namespace dflash {
 
 struct RecordRow {
+  static constexpr bool kMeetsDenseQ = false;  // a record comes with a sparse q
+
   // The listed ids; of a row with a filter those that it keeps.
   int64_t ids[kMaxSparseQ];
   float values[kMaxSparseQ];

@@ -2,8 +2,6 @@
 // is a TargetRow or a RecordRow.
 #pragma once
 
-#include <limits>
-
 #include "verify/cpu/draft_law.h"
 #include "verify/rejection.h"
 
@@ -18,11 +16,8 @@ float prob_of(const Row& row, int64_t id) {
 template <class Row>
 float residual_mass(const Row& row, const DraftLaw& q, float scale) {
   if (row.only_id >= 0) return residual_weight(1.0f, q.prob(row.only_id), scale);
-  if (q.dense != nullptr) {
-    VocabSum mass;
-    row.for_each_kept(
-        [&](int64_t id, float, float p) { mass.add(id, residual_weight(p, q.prob(id), scale)); });
-    return mass.value();
+  if constexpr (Row::kMeetsDenseQ) {
+    if (q.dense != nullptr) return row.dense_residual_mass(q, scale);
   }
   OrderedSum listed, mass;
   for (int64_t j = 0; j < q.count; ++j) {
@@ -34,28 +29,23 @@ float residual_mass(const Row& row, const DraftLaw& q, float scale) {
   return mass.value() + (rest > 0.0f ? scale * rest : 0.0f);
 }
 
-inline bool is_nothing(float weight) {  // no logarithm of denormals
-  return weight < std::numeric_limits<float>::min();
-}
-
 // The draw from w, or from p if w is nothing.
 template <class Row>
 Best draw_residual(const Row& row, const DraftLaw& q, float scale, const NoiseKey& noise) {
   if (row.only_id >= 0) return {0.0f, kMinusInf, row.only_id};
   Best best;
-  const auto offer = [&](int64_t id, float z, float weight) {
-    if (!is_nothing(weight)) best.offer(log_f32(weight) + gumbel_at(noise, id), z, id);
-  };
-  if (q.dense != nullptr) {
-    row.for_each_kept(
-        [&](int64_t id, float z, float p) { offer(id, z, residual_weight(p, q.prob(id), scale)); });
-  } else {
-    if (!is_nothing(scale)) best = row.draw_rest(q, noise);
-    if (best.id >= 0) best.score += log_f32(scale) - row.target.log_norm();
-    for (int64_t j = 0; j < q.count; ++j) {
-      const float z = row.logit(q.ids[j]);
-      offer(q.ids[j], z, residual_weight(row.target.prob(z, q.ids[j]), q.probs[j], scale));
+  if constexpr (Row::kMeetsDenseQ) {
+    if (q.dense != nullptr) {
+      best = row.draw_dense_residual(q, scale, noise);
+      return best.id >= 0 ? best : row.draw_rest(DraftLaw{}, noise);
     }
+  }
+  if (!is_nothing(scale)) best = row.draw_rest(q, noise);
+  if (best.id >= 0) best.score += log_f32(scale) - row.target.log_norm();
+  for (int64_t j = 0; j < q.count; ++j) {
+    const float z = row.logit(q.ids[j]);
+    const float weight = residual_weight(row.target.prob(z, q.ids[j]), q.probs[j], scale);
+    if (!is_nothing(weight)) best.offer(log_f32(weight) + gumbel_at(noise, q.ids[j]), z, q.ids[j]);
   }
   return best.id >= 0 ? best : row.draw_rest(DraftLaw{}, noise);
 }

@@ -1,12 +1,12 @@
 #include "verify/cpu/target_row.h"
 
+#include "verify/cpu/ids_sum.h"
+
 namespace dflash {
 
 float TargetRow::logit(int64_t id) const {
   if (id < reader.ids.first || id >= reader.ids.last) return kMinusInf;
-  float values[kSpan];
-  reader.read(id / kSpan, values);
-  return values[id % kSpan];
+  return reader.read_one(id);
 }
 
 TargetRow TargetRow::read(const RejectionParams& p, int64_t row_idx, const RowLaw& row_law) {
@@ -23,8 +23,8 @@ TargetRow TargetRow::read(const RejectionParams& p, int64_t row_idx, const RowLa
   for (int64_t span = first_span(ids); span < last_span(ids); ++span) {
     float values[kSpan];
     row.reader.read(span, values);
-    add_lse(values, 1.0f, span * kSpan, raw);
-    if (has_own_temperature) add_lse(values, law.inv_temperature, span * kSpan, tempered);
+    raw.add(span, span_kernels().lse(values, 1.0f));
+    if (has_own_temperature) tempered.add(span, span_kernels().lse(values, law.inv_temperature));
     if (law.is_greedy) {
       scan_greedy(values, span * kSpan, best);
     } else if (law.is_filtered()) {
@@ -48,6 +48,58 @@ TargetRow TargetRow::read(const RejectionParams& p, int64_t row_idx, const RowLa
   return row;
 }
 
+SpanLaw TargetRow::span_law(int64_t first_id) const {
+  SpanLaw kept{target.inv_temperature, target.shift, target.sum, kMinusInf, 0};
+  if (target.least == 0) return kept;
+  kept.least = key_value(target.least);
+  const int64_t num_ties = key_id(target.least) + 1 - first_id;
+  kept.num_ties = static_cast<int>(std::clamp<int64_t>(num_ties, 0, kSpan));
+  return kept;
+}
+
+template <class F>
+void TargetRow::for_each_residual(const DraftLaw& q, float scale, const F& f) const {
+  for_each_span([&](const SpanLaw& kept, int64_t first_id, const float* values) {
+    float weights[kSpan];
+    law_kernels().probs(kept, values, weights);
+    // Ids from the last one on have no q, and no probability either.
+    law_kernels().residual(scale, q.dense + first_id * q.dense_stride, q.dense_stride,
+                           q.dense_total, std::min<int64_t>(kSpan, reader.ids.last - first_id),
+                           weights);
+    f(first_id, weights);
+  });
+}
+
+float TargetRow::entropy() const {
+  if (only_id >= 0) return 0.0f;
+  VocabSum sum;
+  const float log_norm = target.log_norm();
+  for_each_span([&](const SpanLaw& kept, int64_t first_id, const float* values) {
+    float terms[kSpan];
+    law_kernels().surprises(kept, log_norm, values, terms);
+    sum.add(first_id, terms);
+  });
+  return sum.value();
+}
+
+float TargetRow::dense_residual_mass(const DraftLaw& q, float scale) const {
+  VocabSum mass;
+  for_each_residual(q, scale,
+                    [&](int64_t first_id, const float* weights) { mass.add(first_id, weights); });
+  return mass.value();
+}
+
+// log w stands for a logit, so that most of the noise need not be computed.
+Best TargetRow::draw_dense_residual(const DraftLaw& q, float scale, const NoiseKey& noise) const {
+  Best best;
+  for_each_residual(q, scale, [&](int64_t first_id, float* weights) {
+    law_kernels().logs(weights);
+    scan_sampled(1.0f, noise, weights, first_id, best);
+  });
+  if (best.id >= 0) best.value = logit(best.id);
+  return best;
+}
+
 Best TargetRow::draw_rest(const DraftLaw& q, const NoiseKey& noise) const {
   Best best;
   const IdRange& ids = reader.ids;
@@ -57,9 +109,7 @@ Best TargetRow::draw_rest(const DraftLaw& q, const NoiseKey& noise) const {
     for (int64_t j = 0; j < q.count; ++j) {
       if (q.ids[j] / kSpan == span) values[q.ids[j] % kSpan] = kMinusInf;
     }
-    for (int i = 0; i < kSpan && target.least != 0; ++i) {
-      if (!target.keeps(values[i], span * kSpan + i)) values[i] = kMinusInf;
-    }
+    if (target.least != 0) law_kernels().keep(span_law(span * kSpan), values);
     scan_sampled(target.inv_temperature, noise, values, span * kSpan, best);
   }
   return best;

@@ -10,6 +10,7 @@
 #include <deque>
 #include <vector>
 
+#include "verify/cpu/ids_sum.h"
 #include "verify/cpu/kernels.h"
 #include "verify/cpu/request.h"
 
@@ -18,7 +19,9 @@ namespace {
 
 float sum_of_ids(const float* terms, int64_t count) {
   VocabSum sum;
-  for (int64_t id = 0; id < count; ++id) sum.add(id, terms[id]);
+  for (int64_t first_id = 0; first_id < count; first_id += kSpan) {
+    sum.add(first_id, terms + first_id, std::min<int64_t>(kSpan, count - first_id));
+  }
   return sum.value();
 }
 
@@ -240,14 +243,7 @@ class Tree : RejectionRequest {
     end_at(Node{.idx = best, .target = load_target<TargetRow>(best)});
   }
   float typical_threshold(const TargetRow& row) const {
-    VocabSum entropy;
-    if (row.only_id < 0) {
-      const float log_norm = row.target.log_norm();
-      row.for_each_kept([&](int64_t id, float z, float p) {
-        entropy.add(id, p * (log_norm - z * row.target.inv_temperature));
-      });
-    }
-    return std::min(tree_.typical_eps, tree_.typical_delta * exp_f32(-entropy.value()));
+    return std::min(tree_.typical_eps, tree_.typical_delta * exp_f32(-row.entropy()));
   }
 
   void finish() {
