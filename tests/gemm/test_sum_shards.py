@@ -68,6 +68,14 @@ def test_a_row_depends_on_nothing_but_itself(device):
             assert torch.equal(a, b[row : row + 1])
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_every_isa_gives_the_same_bits(each_isa, dtype):
+    call = make_call(4, rows=3, cols=517, dtype=dtype)
+    first, *others = each_isa(lambda: sum_shards(**call))
+    for other in others:
+        assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
 def test_any_strides_in_place(device):
     call = moved(make_call(2), device)
     want = sum_shards(**call)

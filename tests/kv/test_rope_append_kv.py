@@ -183,6 +183,23 @@ def test_norm_and_rotation_fused_are_the_bits_of_one_after_the_other(device, dty
     assert torch.equal(rope_append_kv(**plain), fused)
 
 
+@pytest.mark.parametrize("stored", [None, *QUANTISED])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_every_isa_gives_the_same_bits(each_isa, dtype, stored):
+    def run():
+        call = make_call(6, dims=(70, 35), rotary=66, dtype=dtype) | {"neox": stored is None}
+        for name in ("k", "v"):
+            cache = torch.zeros_like(call[f"{name}_cache"])
+            call[f"{name}_cache"] = cache.to(stored or dtype)
+            call[f"{name}_scale"] = torch.zeros(cache.shape[:3]) if stored else None
+        written = ["k_cache", "v_cache"] + ["k_scale", "v_scale"] * bool(stored)
+        return [rope_append_kv(**call)] + [call[name].float() for name in written]
+
+    first, *others = each_isa(run)
+    for other in others:
+        assert all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
 def test_the_higher_of_two_rows_on_one_slot_stays(device):
     rows = 200
     call = make_call(2, rows=rows, pages=(2, 2), dims=(64, 64), rotary=0)

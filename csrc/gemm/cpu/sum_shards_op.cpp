@@ -7,62 +7,63 @@
 
 #include <vector>
 
+#include "common/cpu/fp32_row.h"
 #include "common/dispatch.h"
-#include "common/rms.h"
 #include "gemm/plan.h"
 #include "gemm/sum_shards.h"
 
 namespace dflash {
 namespace {
 
-void add_row(const void* data, DType dtype, std::vector<float>& sum, bool is_first) {
-  (void)with_dtype<float, BF16, F16>(dtype, [&]<class T>(std::type_identity<T>) {
-    const T* x = static_cast<const T*>(data);
-    for (size_t c = 0; c < sum.size(); ++c) {
-      sum[c] = is_first ? to_float(x[c]) : sum[c] + to_float(x[c]);
-    }
-  });
+// The i-th row of a matrix of a float type.
+const char* row_of(const void* data, DType dtype, int64_t stride, int64_t i) {
+  return static_cast<const char*>(data) + i * stride * (dtype == DType::kF32 ? 4 : 2);
 }
 
-template <class T>
-void write_row(const SumShardsParams& p, int64_t row, std::vector<float>& sum) {
-  T* out = p.sum.at<T>(row);
-  for (int64_t c = 0; c < p.num_cols; ++c) {
-    const T value = from_float<T>(sum[c]);
-    out[c * p.sum.strides[1]] = value;
-    sum[c] = to_float(value);
+struct Sum {
+  const SumShardsParams& p;
+  const RowKernels& kernels = row_kernels();
+  std::vector<float> row = std::vector<float>(p.num_cols);
+  std::vector<float> weight = std::vector<float>(p.norm_weight ? p.num_cols : 0);
+
+  void add(const void* data, DType dtype, bool is_first) {
+    (is_first ? kernels.load : kernels.add)(data, dtype, p.num_cols, row.data());
   }
-  if (!p.norm_weight) return;
-  std::vector<float> weight(sum.size());
-  add_row(p.norm_weight.data, p.norm_weight.dtype, weight, true);
-  const float scale = rms_scale(sum.data(), p.num_cols, p.eps);
-  T* normed = p.normed.at<T>(row);
-  for (int64_t c = 0; c < p.num_cols; ++c) {
-    normed[c * p.normed.strides[1]] = from_float<T>(rms_apply(sum[c], scale, weight[c]));
+  template <class T>
+  void write(int64_t i) {
+    constexpr DType kDType = dtype_of<T>();
+    kernels.store(row.data(), p.num_cols, kDType, p.sum.at<T>(i), p.sum.strides[1]);
+    if (!p.norm_weight) return;
+    kernels.round(kDType, p.num_cols, row.data());
+    kernels.norm(weight.data(), p.eps, kDType, p.num_cols, row.data());
+    kernels.store(row.data(), p.num_cols, kDType, p.normed.at<T>(i), p.normed.strides[1]);
   }
-}
+
+  void run(int64_t begin, int64_t end) {
+    if (p.norm_weight) {
+      kernels.load(p.norm_weight.data, p.norm_weight.dtype, p.num_cols, weight.data());
+    }
+    const DType dtype = p.shards.dtype;
+    const int64_t* strides = p.shards.strides;
+    for (int64_t i = begin; i < end; ++i) {
+      if (p.num_shards == 0) std::ranges::fill(row, 0.0f);
+      for (int64_t s = 0; s < p.num_shards; ++s) {
+        const char* shard = row_of(p.shards.data, dtype, strides[0], s);
+        add(row_of(shard, dtype, strides[1], i), dtype, s == 0);
+      }
+      if (p.residual) {
+        add(row_of(p.residual.data, p.residual.dtype, p.residual.strides[0], i), p.residual.dtype,
+            p.num_shards == 0);
+      }
+      (void)with_dtype<float, BF16, F16>(p.sum.dtype,
+                                         [&]<class T>(std::type_identity<T>) { write<T>(i); });
+    }
+  }
+};
 
 void run_cpu(const SumShardsParams& p, int32_t) {
-  torch::stable::parallel_for(
-      0, p.num_rows, row_grain(p.num_cols * (p.num_shards + 2)), [&](int64_t begin, int64_t end) {
-        std::vector<float> sum(p.num_cols);
-        for (int64_t row = begin; row < end; ++row) {
-          std::ranges::fill(sum, 0.0f);
-          (void)with_dtype<float, BF16, F16>(p.shards.dtype, [&]<class T>(std::type_identity<T>) {
-            for (int64_t s = 0; s < p.num_shards; ++s) {
-              add_row(p.shards.at<T>(s) + row * p.shards.strides[1], p.shards.dtype, sum, s == 0);
-            }
-          });
-          if (p.residual) {
-            (void)with_dtype<float, BF16, F16>(
-                p.residual.dtype, [&]<class T>(std::type_identity<T>) {
-                  add_row(p.residual.at<T>(row), p.residual.dtype, sum, p.num_shards == 0);
-                });
-          }
-          (void)with_dtype<float, BF16, F16>(
-              p.sum.dtype, [&]<class T>(std::type_identity<T>) { write_row<T>(p, row, sum); });
-        }
-      });
+  torch::stable::parallel_for(0, p.num_rows, row_grain(p.num_cols * (p.num_shards + 2)),
+                              [&](int64_t begin, int64_t end) { Sum{p}.run(begin, end); });
 }
 
 }  // namespace

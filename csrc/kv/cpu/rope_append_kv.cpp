@@ -6,14 +6,12 @@
 // Reference: python/dflash_ops/reference/kv.py
 
 #include <algorithm>
-#include <cfloat>
-#include <cmath>
 #include <vector>
 
+#include "common/cpu/fp32_row.h"
 #include "common/dispatch.h"
-#include "common/rms.h"
+#include "common/quantise.h"
 #include "kv/cpu/kernels.h"
-#include "kv/quantise.h"
 
 namespace dflash {
 namespace {
@@ -22,67 +20,30 @@ using Row = std::vector<float>;
 
 Row load_weight(const ArrayView<1>& weight, int64_t n) {
   Row row(weight ? n : 0);
-  (void)with_dtype<float, BF16, F16>(weight.dtype, [&]<class T>(std::type_identity<T>) {
-    for (size_t d = 0; d < row.size(); ++d) row[d] = to_float(weight.at<T>(0)[d]);
-  });
+  if (weight) row_kernels().load(weight.data, weight.dtype, n, row.data());
   return row;
-}
-
-template <class T>
-void load_head(const T* x, const Row& weight, float eps, Row& head) {
-  const auto n = static_cast<int64_t>(head.size());
-  if (weight.empty()) {
-    for (int64_t d = 0; d < n; ++d) head[d] = to_float(x[d]);
-    return;
-  }
-  const float scale = rms_scale(x, n, eps);
-  for (int64_t d = 0; d < n; ++d) {
-    head[d] = to_float(from_float<T>(rms_apply(to_float(x[d]), scale, weight[d])));
-  }
-}
-
-void rotate(const float* cos_sin, int64_t rotary_dim, bool is_neox, Row& head) {
-  const int64_t num_pairs = rotary_dim / 2;
-  const int64_t pair_stride = is_neox ? 1 : 2, partner = is_neox ? num_pairs : 1;
-  for (int64_t i = 0; i < num_pairs; ++i) {
-    float& x = head[i * pair_stride];
-    float& y = head[i * pair_stride + partner];
-    const float cosine = cos_sin[i], sine = cos_sin[num_pairs + i];
-    const float rotated = x * cosine - y * sine;
-    y = y * cosine + x * sine;
-    x = rotated;
-  }
-}
-
-// Of the finite elements.
-float largest_magnitude(const Row& head) {
-  float amax = 0.0f;
-  for (const float x : head) {
-    const float magnitude = std::fabs(x);
-    amax = magnitude <= FLT_MAX && magnitude > amax ? magnitude : amax;
-  }
-  return amax;
 }
 
 void store_head(const Row& head, const KvCache& cache, int64_t page, int64_t offset,
                 int64_t head_idx) {
+  const auto n = static_cast<int64_t>(head.size());
   const int64_t* strides = cache.pages.strides;
   const int64_t start = page * strides[0] + offset * strides[1] + head_idx * strides[2];
   const auto store = [&]<class T>(std::type_identity<T>) {
     T* out = static_cast<T*>(cache.pages.data) + start;
     constexpr float kLargest = largest_of<T>();
     if constexpr (kLargest == 0.0f) {
-      for (size_t d = 0; d < head.size(); ++d) out[d] = from_float<T>(head[d]);
+      row_kernels().store(head.data(), n, cache.pages.dtype, out, 1);
     } else {
       float scale = 1.0f;
       if (cache.scale.data != nullptr) {
         float* stored = cache.scale.at(page, offset, head_idx);
         if (cache.scale.is_dynamic) {
-          *stored = dynamic_scale(largest_magnitude(head), kLargest);
+          *stored = dynamic_scale(row_kernels().largest_magnitude(head.data(), n), kLargest);
         }
         scale = *stored;
       }
-      for (size_t d = 0; d < head.size(); ++d) out[d] = quantise<T>(head[d], scale);
+      row_kernels().quantise(head.data(), n, scale, cache.pages.dtype, out);
     }
   };
   (void)with_dtype<float, BF16, F16, F8E4M3, F8E5M2, int8_t>(cache.pages.dtype, store);
@@ -91,27 +52,31 @@ void store_head(const Row& head, const KvCache& cache, int64_t page, int64_t off
 template <class T>
 struct Lanes {
   const RopeAppendKvParams& p;
+  const RowKernels& kernels = row_kernels();
   Row q_weight = load_weight(p.q_norm, p.k_cache.head_dim);
   Row k_weight = load_weight(p.k_norm, p.k_cache.head_dim);
   Row k_head = Row(p.k_cache.head_dim);
   Row v_head = Row(p.v_cache.head_dim);
 
+  static constexpr DType kDType = dtype_of<T>();
+
   void load_rotated(const T* x, const Row& weight, int64_t position) {
-    load_head(x, weight, p.eps, k_head);
-    if (p.cos_sin) rotate(p.cos_sin.at<float>(position), p.rotary_dim, p.is_neox, k_head);
+    const auto n = static_cast<int64_t>(k_head.size());
+    kernels.load(x, kDType, n, k_head.data());
+    if (!weight.empty()) kernels.norm(weight.data(), p.eps, kDType, n, k_head.data());
+    if (!p.cos_sin) return;
+    kernels.rotate(p.cos_sin.at<float>(position), p.rotary_dim / 2, p.is_neox, k_head.data());
   }
 
   void write_q(int64_t row, int64_t position) {
     for (int64_t h = 0; h < p.num_q_heads; ++h) {
-      T* out = p.out.at<T>(row) + h * p.out.strides[1];
       if (position < 0) {
         std::ranges::fill(k_head, 0.0f);
       } else {
         load_rotated(p.q.at<T>(row) + h * p.q.strides[1], q_weight, position);
       }
-      for (size_t d = 0; d < k_head.size(); ++d) {
-        out[static_cast<int64_t>(d) * p.out.strides[2]] = from_float<T>(k_head[d]);
-      }
+      kernels.store(k_head.data(), static_cast<int64_t>(k_head.size()), kDType,
+                    p.out.at<T>(row) + h * p.out.strides[1], p.out.strides[2]);
     }
   }
 
@@ -121,7 +86,7 @@ struct Lanes {
       load_rotated(p.k.at<T>(row) + h * p.k.strides[1], k_weight, position);
       store_head(k_head, p.k_cache, page, offset, h);
       const T* v = p.v.at<T>(row) + h * p.v.strides[1];
-      for (size_t d = 0; d < v_head.size(); ++d) v_head[d] = to_float(v[d]);
+      kernels.load(v, kDType, static_cast<int64_t>(v_head.size()), v_head.data());
       store_head(v_head, p.v_cache, page, offset, h);
     }
   }

@@ -12,11 +12,11 @@
 //
 // Reference: python/dflash_ops/reference/kv.py
 
+#include "common/quantise.h"
 #include "common/rms.h"
 #include "device/rms.cuh"
 #include "kv/cuda/launch.h"
 #include "kv/plan.h"
-#include "kv/quantise.h"
 
 namespace dflash {
 namespace {

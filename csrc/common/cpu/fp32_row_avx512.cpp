@@ -1,0 +1,7 @@
+#include "common/cpu/fp32_row_loops.h"
+
+namespace dflash {
+
+constinit const RowKernels kRowAvx512 = row_loops();
+
+}  // namespace dflash
