@@ -79,6 +79,15 @@ def test_ragged_blocks_and_rows_of_no_block(device):
         assert torch.equal(got[begin:end], block_conv(**alone).cpu())
 
 
+def test_more_blocks_than_rows(device):
+    call = make_call(1, rows=2)
+    del call["block_size"]
+    call |= {"cu_rows": torch.tensor([0, 2, 2, 2, 9]), "status": torch.zeros(4, dtype=torch.int32)}
+    call = {k: x.to(device) for k, x in call.items()}
+    block_conv(**call)
+    assert call["status"].tolist() == [0, 0, 0, Status.OUT_OF_RANGE]
+
+
 def test_a_row_depends_on_its_block_alone(device):
     """The same bits whatever stands around; NaN next door does not leak."""
     call = make_call(2, rows=40, block_size=8, channels=512, groups=32, dtype=torch.bfloat16)
