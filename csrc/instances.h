@@ -4,6 +4,7 @@
 
 #include "gemm/cuda/plan.h"
 #include "gemm/cuda/plan_sm90.h"
+#include "gemm/cuda/quant_plan.h"
 #include "lm_head/cuda/plan.h"
 
 namespace dflash {
@@ -51,10 +52,14 @@ inline constexpr KernelInstances kInstances[] = {
     {"merge_runs_kernel", kFloatTypes},
     {"pack_weight_kernel", 2},  // by the size of an element
     {"unpack_kernel", 2},
+    {"pack_quant_kernel", 1},
+    {"unpack_codes_kernel", 1},
     {"rmsnorm_kernel", kFloatTypes},
     {"sum_shards_kernel", 1},
-    {"verify_gemm_kernel", kFloatTypes * kNumGemmShapes},
+    {"verify_gemm_kernel", (kFloatTypes - 1) * kNumGemmShapes + int{Fp32GemmShapes::size()}},
     {"verify_gemm_sm90_kernel", kWgmmaTypes * kNumWgmmaShapes},
+    {"quant_rows_kernel", 1},
+    {"verify_gemm_quant_kernel", kNumQuantShapes},
     {"head_rows_kernel", kFloatTypes},
     {"head_scan_kernel", kFloatTypes * kNumHeadShapes},
     {"head_scan_sm90_kernel", kWgmmaTypes * kNumHeadShapes},

@@ -84,6 +84,12 @@ def device(device_class):
     return torch.device("cpu" if device_class in PTX_ARCHS else device_class)
 
 
+@pytest.fixture(scope="session")
+def layout(device_class):
+    """The order inside a packed weight; `reference.pack_weight` has both."""
+    return "cpu" if device_class == "cpu" else "cuda"
+
+
 @contextlib.contextmanager
 def fewer_examples(function, most=PTX_EXAMPLES):
     """An emulated example takes long: the written edges, and a few random ones."""

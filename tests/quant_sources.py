@@ -88,3 +88,7 @@ def w8_call(
     groups = 1 if block_k >= depth else -(-depth // block_k)
     scales = random_scales(g, (-(-num_rows // block_rows), groups), size, dtype)
     return {"weight": weight, "scales": scales} | ({} if block is None else {"block": block})
+
+
+def on(device: torch.device, call: dict) -> dict:
+    return {k: v.to(device) if isinstance(v, Tensor) else v for k, v in call.items()}

@@ -39,12 +39,37 @@ __device__ inline void cp_async_16(uint32_t to, const void* from, int bytes) {
                : "memory");
 }
 
+// The same for 4 bytes, of which 0 or 4 are read; through the first-level cache.
+__device__ inline void cp_async_4(uint32_t to, const void* from, int bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes)
+               : "memory");
+}
+
 __device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Waits until at most kPending of the thread's committed groups are under way.
 template <int kPending>
 __device__ inline void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// For a number of groups that only the kernel knows: 0 .. 6.
+__device__ inline void cp_async_wait(int pending) {
+  switch (pending) {
+    case 1: return cp_async_wait<1>();
+    case 2: return cp_async_wait<2>();
+    case 3: return cp_async_wait<3>();
+    case 4: return cp_async_wait<4>();
+    case 5: return cp_async_wait<5>();
+    case 6: return cp_async_wait<6>();
+    default: return cp_async_wait<0>();
+  }
+}
+
+__device__ inline uint32_t load_shared_4(uint32_t address) {
+  uint32_t value;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
 }
 
 __device__ inline uint4 load_shared_16(uint32_t address) {
@@ -56,10 +81,28 @@ __device__ inline uint4 load_shared_16(uint32_t address) {
   return value;
 }
 
+__device__ inline void store_shared_4(uint32_t address, uint32_t value) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
 __device__ inline void store_shared_16(uint32_t address, uint4 value) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value.x),
                "r"(value.y), "r"(value.z), "r"(value.w)
                : "memory");
+}
+
+// a * b + c of two bf16 in a word each, rounded once; denormals count.
+__device__ inline uint32_t fma_pair(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t word;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(word) : "r"(a), "r"(b), "r"(c));
+  return word;
+}
+
+// Exact.
+__device__ inline float half_to_float(uint16_t bits) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
+  return value;
 }
 
 // Two floats rounded to nearest even, the first in the low half.

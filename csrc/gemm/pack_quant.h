@@ -1,5 +1,6 @@
 // pack_w8 and pack_w4, torch side. A backend is a function
-// void run(const PackQuantParams&, int32_t device_idx).
+// void run(const PackQuantParams&, int32_t device_idx), and for pack_w4
+// std::vector<int64_t> read(const IndexView&, int64_t count, int32_t device_idx).
 #pragma once
 
 #include "gemm/quant_weight.h"
@@ -93,17 +94,20 @@ struct PackW4Args {
   bool pair;
 };
 
-// Only groups of consecutive k are packed. Reads g_idx, on the host: packing is for load time.
-inline void check_g_idx(const Checks& checks, const Tensor& g_idx, const PackQuantParams& p) {
+// Only groups of consecutive k are packed. Waits for g_idx, on the host: packing is for load time.
+template <auto kRead>
+void check_g_idx(const Checks& checks, const Tensor& g_idx, const PackQuantParams& p) {
   const IndexView view = checks.index("g_idx", g_idx, "[K]", p.to.depth);
+  const auto groups = kRead(view, p.to.depth, g_idx.get_device_index());
   for (int64_t k = 0; k < p.to.depth; ++k) {
     const int64_t group = p.is_one_group ? 0 : k / p.to.quant.group;
-    if (view[k] == group) continue;
-    checks.fail("g_idx must be k / group_size (not act-order), got ", view[k], " at k = ", k);
+    if (groups[k] == group) continue;
+    checks.fail("g_idx must be k / group_size (not act-order), got ", groups[k], " at k = ", k);
   }
 }
 
-inline PackQuantParams pack_params(const Checks& checks, const PackW4Args& args) {
+template <auto kRead>
+PackQuantParams pack_params(const Checks& checks, const PackW4Args& args) {
   checks.one_of("source", args.source, {"gptq", "gptq_v2", "awq", "q4_0", "q4_1"});
   PackQuantParams p{};
   p.to = GemmWeight{nullptr, DType::kF32, 0, 0, 0, true, args.pair};
@@ -138,7 +142,7 @@ inline PackQuantParams pack_params(const Checks& checks, const PackW4Args& args)
     p.zeros = checks.array<2>("zeros", args.zeros, {ScalarType::Int}, "[groups, ceil(N / 8)]",
                               {groups, (p.to.num_rows + 7) / 8});
     quant.offset = args.zeros ? Offset::kZeros : Offset::kNone;
-    if (args.g_idx) check_g_idx(checks, *args.g_idx, p);
+    if (args.g_idx) check_g_idx<kRead>(checks, *args.g_idx, p);
   }
   check_pair(checks, "weight", p.to);
   return p;
@@ -177,22 +181,22 @@ void pack_w8_out(const Tensor& weight, const OptionalTensor& scales,
   run_pack<kRun>(checks, pack_params(checks, PackW8Args{weight, scales, block, pair}), out);
 }
 
-template <auto kRun, auto kAdvise>
+template <auto kRun, auto kRead, auto kAdvise>
 Tensor pack_w4(const Tensor& weight, const OptionalTensor& scales, const OptionalTensor& zeros,
                const OptionalTensor& g_idx, std::string source, std::optional<int64_t> group_size,
                bool pair) {
   const Checks checks{"pack_w4", weight};
   const PackW4Args args{weight, scales, zeros, g_idx, source, group_size, pair};
-  return new_packed<kRun, kAdvise>(checks, pack_params(checks, args));
+  return new_packed<kRun, kAdvise>(checks, pack_params<kRead>(checks, args));
 }
 
-template <auto kRun>
+template <auto kRun, auto kRead>
 void pack_w4_out(const Tensor& weight, const OptionalTensor& scales, const OptionalTensor& zeros,
                  const OptionalTensor& g_idx, std::string source, std::optional<int64_t> group_size,
                  bool pair, const Tensor& out) {
   const Checks checks{"pack_w4", weight};
   const PackW4Args args{weight, scales, zeros, g_idx, source, group_size, pair};
-  run_pack<kRun>(checks, pack_params(checks, args), out);
+  run_pack<kRun>(checks, pack_params<kRead>(checks, args), out);
 }
 
 }  // namespace dflash

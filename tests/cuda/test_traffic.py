@@ -7,6 +7,7 @@ of shared memory at most 1.05 of the fewest. Real heads and depths; few of them.
 import pytest
 import torch
 from emulator import ptxrun
+from quant_sources import W4_SOURCES, w4_call, w8_call
 
 from dflash_ops import (
     compact_kv,
@@ -15,9 +16,13 @@ from dflash_ops import (
     lm_head_sample,
     lm_head_topk,
     lm_head_verify,
+    pack_w4,
+    pack_w8,
     pack_weight,
     tree_attention,
     verify_gemm,
+    verify_gemm_w4,
+    verify_gemm_w8,
 )
 
 SECTOR = 32
@@ -64,6 +69,27 @@ def test_verify_gemm_reads_the_weight_once(num_rows, dtype, is_packed):
     assert touched(kernel, "weight") * SECTOR == weight.numel() * dtype.itemsize
     loop = [row for row in rows if row.opcode.startswith("ld.shared.v4")]
     assert loop and all(row.waves == row.ideal_waves for row in loop)
+    assert_waves(kernel)
+
+
+@pytest.mark.parametrize("source", ["q4_1", "gptq", "q8_0", "int8"])
+@pytest.mark.parametrize("num_rows", [1, 8, 16])
+def test_verify_gemm_w8_and_w4_read_the_weight_once(num_rows, source):
+    """Codes, scales and zeros alike; scales of wide groups are kept."""
+    num_outputs, depth = 128, 2048
+    x = torch.randn(num_rows, depth).bfloat16()
+    is_w4 = source in W4_SOURCES
+    call = (w4_call if is_w4 else w8_call)(0, source, num_outputs, depth)
+    with ptxrun.emulated(missing=pytest.fail):
+        weight, name = (pack_w4 if is_w4 else pack_w8)(**call)
+    op = verify_gemm_w4 if is_w4 else verify_gemm_w8
+    rows, kernel = counted("verify_gemm_quant", lambda: op(x, weight, name))
+    copies = [row for row in rows if row.opcode.startswith("cp.async")]
+    assert all(row.sectors == row.ideal_sectors for row in copies)
+    blocks = num_outputs // 32  # CTAs, each of which reads x
+    moved = weight.numel() + blocks * x.numel() * 2
+    assert asked(copies, "cp.async") * SECTOR == moved
+    assert touched(kernel, "weight") * SECTOR == weight.numel()
     assert_waves(kernel)
 
 

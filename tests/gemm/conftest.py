@@ -4,12 +4,6 @@ from dflash_ops import cpu_isa, cpu_isas, pin_cpu_isa
 
 
 @pytest.fixture(scope="session")
-def layout(device_class):
-    """The order inside a packed weight; `reference.pack_weight` has both."""
-    return "cpu" if device_class == "cpu" else "cuda"
-
-
-@pytest.fixture(scope="session")
 def each_isa():
     """Results of a call under each instruction set of this machine, portable first."""
     in_use = cpu_isa()

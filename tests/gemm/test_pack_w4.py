@@ -3,7 +3,7 @@ import torch
 from calls import assert_raises_alike, spread
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quant_sources import FLOATS, W4_SOURCES, w4_call
+from quant_sources import FLOATS, W4_SOURCES, on, w4_call
 
 from dflash_ops import pack_w4, reference, unpack
 from dflash_ops.reference.quantised import read_w4
@@ -18,7 +18,7 @@ def nibbles(*codes):
     return int(sum(c << 4 * i for i, c in enumerate(codes))) - (2**32 if codes[7] > 7 else 0)
 
 
-def test_gptq_counts_k_from_the_low_nibble_and_adds_one_to_its_zeros():
+def test_gptq_counts_k_from_the_low_nibble_and_adds_one_to_its_zeros(device):
     weight = torch.tensor([[nibbles(0, 1, 2, 3, 4, 5, 6, 15), nibbles(9, 0, 0, 0, 0, 0, 0, 0)]])
     call = {
         "weight": weight.int(),
@@ -26,6 +26,7 @@ def test_gptq_counts_k_from_the_low_nibble_and_adds_one_to_its_zeros():
         "zeros": torch.tensor([[nibbles(3, 15, 0, 0, 0, 0, 0, 0)]]).int(),
         "group_size": 32,
     }
+    call = on(device, call)
     packed, name = pack_w4(**call, source="gptq")
     assert name == "int4_fp16_g32_zeros"
     first = [2.0 * (q - 4) for q in (0, 1, 2, 3, 4, 5, 6, 15)]
@@ -35,12 +36,12 @@ def test_gptq_counts_k_from_the_low_nibble_and_adds_one_to_its_zeros():
     assert unpack(packed, (2, 8), format=name).tolist() == [first, [-3.0] + [-7.5] * 7]
 
 
-def test_awq_deals_outputs_to_the_nibbles():
+def test_awq_deals_outputs_to_the_nibbles(device):
     weight = torch.tensor([[nibbles(0, 2, 4, 6, 1, 3, 5, 7)]]).int()
     scales = torch.ones(1, 8).half()
     zeros = torch.tensor([[nibbles(0, 0, 0, 0, 1, 1, 1, 9)]]).int()  # of outputs 1, 3, 5, 7
-    call = {"weight": weight, "scales": scales, "source": "awq", "group_size": 64}
-    packed, name = pack_w4(**call, zeros=zeros)
+    call = on(device, {"weight": weight, "scales": scales, "source": "awq", "group_size": 64})
+    packed, name = pack_w4(**call, zeros=zeros.to(device))
     values = unpack(packed, (8, 1), format=name)[:, 0].tolist()
     assert name == "int4_fp16_g64_zeros" and values == [0, 0, 2, 2, 4, 4, 6, -2]
     packed, name = pack_w4(**call)
@@ -48,14 +49,14 @@ def test_awq_deals_outputs_to_the_nibbles():
     assert name == "int4_fp16_g64" and values == [-8, -7, -6, -5, -4, -3, -2, -1]
 
 
-def test_gguf_has_k_and_k_plus_16_in_a_byte():
+def test_gguf_has_k_and_k_plus_16_in_a_byte(device):
     codes = torch.tensor([0xA0, 0x51, *[0x88] * 14], dtype=torch.uint8)
     scale, minimum = (torch.tensor([x]).half().view(torch.uint8) for x in (0.5, -4.0))
-    q4_0, name = pack_w4(torch.cat([scale, codes])[None], source="q4_0")
+    q4_0, name = pack_w4(torch.cat([scale, codes])[None].to(device), source="q4_0")
     values = unpack(q4_0, (1, 32), format=name)[0]
     assert name == "int4_fp16_g32"
     assert values.tolist() == [-4, -3.5, *[0] * 14, 1, -1.5, *[0] * 14]
-    q4_1, name = pack_w4(torch.cat([scale, minimum, codes])[None], source="q4_1")
+    q4_1, name = pack_w4(torch.cat([scale, minimum, codes])[None].to(device), source="q4_1")
     assert name == "int4_fp16_g32_mins"
     assert torch.equal(unpack(q4_1, (1, 32), format=name)[0], values)
 
@@ -88,30 +89,53 @@ def test_the_layout():
 )
 @settings(max_examples=80)
 def test_equals_reference_and_unpacks(
-    source, num_rows, depth, group_size, dtype, has_zeros, pair, seed
+    device, layout, source, num_rows, depth, group_size, dtype, has_zeros, pair, seed
 ):
     call = w4_call(seed, source, num_rows * (1 + pair), depth, group_size, dtype, has_zeros)
-    packed, name = pack_w4(**call, pair=pair)
-    assert torch.equal(packed, reference.pack_w4(**call, pair=pair))
+    packed, name = pack_w4(**on(device, call), pair=pair)
+    assert torch.equal(packed.cpu(), reference.pack_w4(**call, pair=pair, layout=layout))
     assert packed.data_ptr() % 64 == 0
     q = read_w4(**{"scales": None, "zeros": None, "group_size": None} | call)
     values = unpack(packed, tuple(q.codes.shape), pair=pair, format=name)
-    assert values.dtype == torch.float32 and torch.equal(values, q.values())
+    assert values.dtype == torch.float32 and torch.equal(values.cpu(), q.values())
 
 
-def test_trivial_groups_of_g_idx():
-    call = w4_call(1, "gptq", 40, 320, group_size=128)
-    g_idx = torch.arange(320) // 128
+def test_the_layout_of_cuda():
+    """A lane's 16 bytes are codes 8 t .. 8 t + 7 of every 32 k; even ones in the low half."""
+    call = w4_call(0, "gptq", 32, 136, group_size=128)
+    packed = reference.pack_w4(**call, layout="cuda")
+    codes = read_w4(**{"zeros": None} | call).codes.int()
+    words = packed[0].view(torch.int32)
+    for row in (0, 9, 15):
+        for t in range(4):
+            for i in range(4):
+                word = words[16 * row + 4 * t + i].item()
+                for k in range(8):
+                    at = k // 2 * 4 + (0 if k % 2 == 0 else 16)
+                    assert word >> at & 15 == codes[row, 32 * i + 8 * t + k]
+    assert words[16 * 16 + 3] & 15 == codes[3, 128]  # the narrow chunk: a word a row
+    assert words[16 * 17] & 15 == codes[16, 0]  # the second 16 rows
+    scales = packed[0, 32 * 17 * 4 :][:64].view(torch.float16)
+    assert torch.equal(scales, call["scales"][0])
+
+
+def test_trivial_groups_of_g_idx(device):
+    call = on(device, w4_call(1, "gptq", 40, 320, group_size=128))
+    g_idx = torch.arange(320, device=device) // 128
     want = pack_w4(**call)
     for dtype in (torch.int32, torch.int64):
         assert torch.equal(pack_w4(**call, g_idx=g_idx.to(dtype)).packed, want.packed)
-    call = w4_call(1, "gptq", 40, 320, group_size=-1)
+    wide = torch.stack([g_idx, g_idx + 9], 1)[:, 0]
+    assert torch.equal(pack_w4(**call, g_idx=wide).packed, want.packed)
+    with pytest.raises(ValueError, match="got 1 at k = 64"):
+        pack_w4(**call, g_idx=torch.arange(320, device=device) // 64)
+    call = on(device, w4_call(1, "gptq", 40, 320, group_size=-1))
     assert torch.equal(pack_w4(**call, g_idx=g_idx * 0).packed, pack_w4(**call).packed)
 
 
 @pytest.mark.parametrize("source", W4_SOURCES)
-def test_any_stride_and_out(source):
-    call = w4_call(2, source, 40, 192, group_size=64)
+def test_any_stride_and_out(device, source):
+    call = on(device, w4_call(2, source, 40, 192, group_size=64))
     want, name = pack_w4(**call)
     call["weight"] = spread(call["weight"], fill=-1 if "q4" not in source else 255, last=False)
     for key in {"scales", "zeros"} & call.keys():
@@ -121,17 +145,19 @@ def test_any_stride_and_out(source):
     assert got.packed is out and got.format == name and torch.equal(out, want)
 
 
-def test_large_and_in_many_tasks():
+def test_large_and_in_many_tasks(device, layout):
     call = w4_call(3, "awq", 2000, 1032)
-    assert torch.equal(pack_w4(**call).packed, reference.pack_w4(**call))
+    packed = pack_w4(**on(device, call)).packed
+    assert torch.equal(packed.cpu(), reference.pack_w4(**call, layout=layout))
 
 
-def test_addresses_past_32_bits():
-    buffer = torch.empty(2**33 + 64, dtype=torch.uint8)  # a few pages are touched
+def test_addresses_past_32_bits(device, layout):
+    buffer = torch.empty(2**33 + 64, dtype=torch.uint8, device=device)  # a few pages are touched
     call = w4_call(4, "q4_1", 3, 32)
     far = buffer.as_strided((3, 20), (2**32, 1))
     far.copy_(call["weight"])
-    assert torch.equal(pack_w4(far, source="q4_1").packed, reference.pack_w4(**call))
+    packed = pack_w4(far, source="q4_1").packed
+    assert torch.equal(packed.cpu(), reference.pack_w4(**call, layout=layout))
 
 
 DTYPES = "bfloat16 or float16 or float32"
@@ -182,16 +208,16 @@ def test_names_what_is_wrong(change, error, text):
 
 
 @pytest.mark.parametrize("source", W4_SOURCES)
-def test_opcheck(source):
-    call = w4_call(5, source, 48, 96, group_size=32)
+def test_opcheck(device, source):
+    call = on(device, w4_call(5, source, 48, 96, group_size=32))
     weight = call.pop("weight")
     packed = pack_w4(weight, **call, pair=True).packed
     torch.library.opcheck(OP.default, (weight,), call | {"pair": True})
     torch.library.opcheck(OP.out, (weight,), call | {"pair": True, "out": packed})
 
 
-def test_compiles_whole():
-    call = w4_call(6, "gptq", 40, 64, group_size=32)
+def test_compiles_whole(device):
+    call = on(device, w4_call(6, "gptq", 40, 64, group_size=32))
     compiled = torch.compile(pack_w4, fullgraph=True)(**call)
     assert torch.equal(compiled.packed, pack_w4(**call).packed)
     assert compiled.format == "int4_fp16_g32_zeros"

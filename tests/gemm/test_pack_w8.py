@@ -3,7 +3,7 @@ import torch
 from calls import assert_raises_alike, spread
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quant_sources import FLOATS, W8_SOURCES, w8_call
+from quant_sources import FLOATS, W8_SOURCES, on, w8_call
 
 from dflash_ops import pack_w8, reference, unpack
 from dflash_ops.reference.quantised import read_w8
@@ -14,36 +14,36 @@ BLOCKS = [None, (1, 32), (1, 64), (1, 128), (128, 128), (3, 64), (7, 256), (1, 5
 OP = torch.ops.dflash.pack_w8
 
 
-def test_a_scale_for_each_output():
-    weight = torch.tensor([[1, -128, 127], [2, 0, -3]], dtype=torch.int8)
-    packed, name = pack_w8(weight, torch.tensor([[0.5], [10.0]]))
+def test_a_scale_for_each_output(device):
+    weight = torch.tensor([[1, -128, 127], [2, 0, -3]], dtype=torch.int8, device=device)
+    packed, name = pack_w8(weight, torch.tensor([[0.5], [10.0]], device=device))
     assert name == "int8_fp32_g512" and packed.shape == (1, 128 + 128)
     assert unpack(packed, (2, 3), format=name).tolist() == [[0.5, -64, 63.5], [20, 0, -30]]
 
 
-def test_a_scale_for_each_block():
-    weight = torch.ones(3, 40).to(torch.float8_e4m3fn)
-    scales = torch.tensor([[1.0, 2.0], [3.0, 4.0]]).bfloat16()
+def test_a_scale_for_each_block(device):
+    weight = torch.ones(3, 40).to(device, torch.float8_e4m3fn)
+    scales = torch.tensor([[1.0, 2.0], [3.0, 4.0]]).to(device, torch.bfloat16)
     packed, name = pack_w8(weight, scales, block=(2, 32))
     assert name == "fp8_bf16_g32"
     values = unpack(packed, (3, 40), format=name)
     assert values[:, ::39].tolist() == [[1, 2], [1, 2], [3, 4]]
 
 
-def test_every_fp8_number():
+def test_every_fp8_number(device):
     weight = torch.arange(256).to(torch.uint8).view(torch.float8_e4m3fn)[None]
-    packed, name = pack_w8(weight, torch.ones(1, 1))
-    values = unpack(packed, (1, 256), format=name)
+    packed, name = pack_w8(weight.to(device), torch.ones(1, 1, device=device))
+    values = unpack(packed, (1, 256), format=name).cpu()
     assert torch.equal(values.nan_to_num(7), weight.float().nan_to_num(7))
     assert values.isnan().sum() == 2
 
 
-def test_a_block_of_q8_0():
+def test_a_block_of_q8_0(device):
     codes = torch.arange(-16, 16).to(torch.int8)
     blocks = torch.cat([torch.tensor([0.25]).half().view(torch.uint8), codes.view(torch.uint8)])
-    packed, name = pack_w8(blocks[None])
+    packed, name = pack_w8(blocks[None].to(device))
     assert name == "int8_fp16_g32"
-    assert torch.equal(unpack(packed, (1, 32), format=name)[0], codes * 0.25)
+    assert torch.equal(unpack(packed, (1, 32), format=name)[0].cpu(), codes * 0.25)
 
 
 def test_the_layout():
@@ -66,20 +66,22 @@ def test_the_layout():
     seed=st.integers(0, 2**31 - 1),
 )
 @settings(max_examples=80)
-def test_equals_reference_and_unpacks(source, num_rows, depth, block, dtype, pair, seed):
+def test_equals_reference_and_unpacks(
+    device, layout, source, num_rows, depth, block, dtype, pair, seed
+):
     call = w8_call(seed, source, num_rows * (1 + pair), depth, block, dtype)
-    packed, name = pack_w8(**call, pair=pair)
-    assert torch.equal(packed, reference.pack_w8(**call, pair=pair))
+    packed, name = pack_w8(**on(device, call), pair=pair)
+    assert torch.equal(packed.cpu(), reference.pack_w8(**call, pair=pair, layout=layout))
     assert packed.data_ptr() % 64 == 0
     q = read_w8(**{"scales": None, "block": None} | call)
     values = unpack(packed, tuple(q.codes.shape), pair=pair, format=name)
-    assert values.dtype == torch.float32 and torch.equal(values, q.values())
+    assert values.dtype == torch.float32 and torch.equal(values.cpu(), q.values())
 
 
 @pytest.mark.parametrize("source", W8_SOURCES)
-def test_any_stride_and_out(source):
+def test_any_stride_and_out(device, source):
     block = None if source == "q8_0" else (4, 64)
-    call = w8_call(2, source, 40, 192, block)
+    call = on(device, w8_call(2, source, 40, 192, block))
     want, name = pack_w8(**call)
     fill = 99 if source == "q8_0" else 1
     call["weight"] = spread(call["weight"], fill=fill, last=False)
@@ -90,17 +92,19 @@ def test_any_stride_and_out(source):
     assert got.packed is out and got.format == name and torch.equal(out, want)
 
 
-def test_large_and_in_many_tasks():
+def test_large_and_in_many_tasks(device, layout):
     call = w8_call(3, "fp8", 2000, 1031, (128, 128))
-    assert torch.equal(pack_w8(**call).packed, reference.pack_w8(**call))
+    packed = pack_w8(**on(device, call)).packed
+    assert torch.equal(packed.cpu(), reference.pack_w8(**call, layout=layout))
 
 
-def test_addresses_past_32_bits():
-    buffer = torch.empty(2**33 + 64, dtype=torch.int8)  # a few pages are touched
+def test_addresses_past_32_bits(device, layout):
+    buffer = torch.empty(2**33 + 64, dtype=torch.int8, device=device)  # a few pages are touched
     call = w8_call(4, "int8", 3, 20)
     far = buffer.as_strided((3, 20), (2**32, 1))
     far.copy_(call["weight"])
-    assert torch.equal(pack_w8(far, call["scales"]).packed, reference.pack_w8(**call))
+    packed = pack_w8(far, call["scales"].to(device)).packed
+    assert torch.equal(packed.cpu(), reference.pack_w8(**call, layout=layout))
 
 
 CODES = "int8 or float8_e4m3fn or uint8"
@@ -141,8 +145,8 @@ def test_names_what_is_wrong(change, error, text):
 
 
 @pytest.mark.parametrize("source", W8_SOURCES)
-def test_opcheck(source):
-    call = w8_call(5, source, 48, 96, None if source == "q8_0" else (4, 32))
+def test_opcheck(device, source):
+    call = on(device, w8_call(5, source, 48, 96, None if source == "q8_0" else (4, 32)))
     weight = call.pop("weight")
     packed = pack_w8(weight, **call, pair=True).packed
     # The comparison of arguments before and after is not for fp8.

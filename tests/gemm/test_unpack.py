@@ -98,21 +98,21 @@ def test_names_what_is_wrong(call, error, text):
         (OP.out if "out" in call else OP)(**call)
 
 
-def test_a_quantised_weight_into_any_stride():
+def test_a_quantised_weight_into_any_stride(device):
     """The values of each source are in the tests of pack_w8 and pack_w4."""
-    codes = torch.randint(-128, 128, (33, 71)).char()
-    scales = torch.rand(33, 1)
+    codes = torch.randint(-128, 128, (33, 71), device=device).char()
+    scales = torch.rand(33, 1, device=device)
     packed, name = pack_w8(codes, scales)
-    out = torch.full((71, 66), 5.0).t()[::2]
+    out = torch.full((71, 66), 5.0, device=device).t()[::2]
     assert unpack(packed, (33, 71), format=name, out=out) is out
     assert torch.equal(out, codes * scales)
 
 
-def test_opcheck_of_a_quantised_weight():
-    packed, name = pack_w8(torch.ones(40, 7).char(), torch.ones(40, 1))
+def test_opcheck_of_a_quantised_weight(device):
+    packed, name = pack_w8(torch.ones(40, 7).to(device).char(), torch.ones(40, 1, device=device))
     args, options = (packed, [40, 7]), {"format": name}
     torch.library.opcheck(OP.default, args, options)
-    torch.library.opcheck(OP.out, args, options | {"out": torch.zeros(40, 7)})
+    torch.library.opcheck(OP.out, args, options | {"out": torch.zeros(40, 7, device=device)})
 
 
 def test_opcheck(device):

@@ -4,7 +4,7 @@ from calls import assert_raises_alike
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quant_products import Terms, assert_product, bits
-from quant_sources import FLOATS, W4_SOURCES, w4_call
+from quant_sources import FLOATS, W4_SOURCES, on, w4_call
 
 from dflash_ops import pack_w4, reference, rmsnorm, unpack, verify_gemm_w4
 from dflash_ops.reference.quantised import read_w4
@@ -26,15 +26,17 @@ seeds = st.integers(0, 2**31 - 1)
 class Case:
     """A packed weight, what it stands for, and rows; the source may round its sizes up."""
 
-    def __init__(self, seed, source, num_rows, num_outputs, depth, dtype, act="none", **options):
+    def __init__(
+        self, seed, source, num_rows, num_outputs, depth, dtype, act="none", device="cpu", **options
+    ):
         pair = act == "silu_mul"
         call = w4_call(seed, source, num_outputs * (1 + pair), depth, **options)
         self.q = read_w4(**{"scales": None, "zeros": None, "group_size": None} | call)
-        self.packed, self.format = pack_w4(**call, pair=pair)
+        self.packed, self.format = pack_w4(**on(device, call), pair=pair)
         self.width, self.depth = self.q.codes.shape
         self.outputs = self.width // (1 + pair)
         g = torch.Generator().manual_seed(seed + 1)
-        self.x = torch.randn(num_rows, self.depth, generator=g).to(dtype)
+        self.x = torch.randn(num_rows, self.depth, generator=g).to(device, dtype)
 
     def run(self, x=None, **options):
         x = self.x if x is None else x
@@ -44,11 +46,11 @@ class Case:
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("source", W4_SOURCES)
-def test_unit_rows_give_the_weight(source, dtype):
+def test_unit_rows_give_the_weight(device, source, dtype):
     """Row k of the identity picks column k: its value comes out, rounded at most once."""
-    case = Case(0, source, 1, 40, 160, dtype, group_size=64)
-    got = case.run(torch.eye(160).to(dtype), out_dtype=torch.float32).T
-    values = unpack(case.packed, (case.width, 160), format=case.format)
+    case = Case(0, source, 1, 40, 160, dtype, device=device, group_size=64)
+    got = case.run(torch.eye(160).to(device, dtype), out_dtype=torch.float32).T.cpu()
+    values = unpack(case.packed, (case.width, 160), format=case.format).cpu()
     scale = case.q.scales.float().abs().repeat_interleave(case.q.group, 1)[:, :160]
     assert ((got - values).abs() <= 8 * scale * 2.0**-23).all()
     if case.q.offset != "mins":
@@ -59,7 +61,7 @@ def test_unit_rows_give_the_weight(source, dtype):
 @given(rows, outputs, depths, dtypes, st.sampled_from(W4_SOURCES), st.sampled_from(GROUPS), seeds)
 @settings(max_examples=60)
 def test_exact_inputs_give_the_exact_product(
-    num_rows, num_outputs, depth, dtype, source, group, seed
+    device, num_rows, num_outputs, depth, dtype, source, group, seed
 ):
     call = w4_call(seed, source, num_outputs, depth, group)
     g = torch.Generator().manual_seed(seed)
@@ -71,10 +73,11 @@ def test_exact_inputs_give_the_exact_product(
         blocks[..., :head] = halves.view(torch.uint8)[..., :head]
     else:
         call["scales"] = torch.full_like(call["scales"], -0.25)
-    packed, name = pack_w4(**call)
+    packed, name = pack_w4(**on(device, call))
     q = read_w4(**{"scales": None, "zeros": None, "group_size": None} | call)
     x = torch.randint(-1, 2, (num_rows, q.depth), generator=g).to(dtype)
-    got = verify_gemm_w4(x, packed, name, num_outputs=len(q.codes), out_dtype=torch.float32)
+    options = {"num_outputs": len(q.codes), "out_dtype": torch.float32}
+    got = verify_gemm_w4(x.to(device), packed, name, **options).cpu()
     assert torch.equal(got.double(), x.double() @ q.values().double().T)
 
 
@@ -95,6 +98,8 @@ def test_exact_inputs_give_the_exact_product(
 )
 @settings(max_examples=80)
 def test_within_bound_of_reference(
+    device,
+    layout,
     num_rows,
     num_outputs,
     depth,
@@ -114,17 +119,19 @@ def test_within_bound_of_reference(
     pair = act == "silu_mul"
     call = w4_call(seed, source, num_outputs * (1 + pair), depth, **g)
     q = read_w4(**{"scales": None, "zeros": None, "group_size": None} | call)
-    packed, name = pack_w4(**call, pair=pair)
+    packed, name = pack_w4(**on(device, call), pair=pair)
     width, depth = q.codes.shape
     x = torch.randn(num_rows, depth, generator=torch.Generator().manual_seed(seed)).to(dtype)
     t = Terms.random(terms, num_rows, width, width // (1 + pair), depth, term_dtype)
     call = t.given() | {"num_outputs": width // (1 + pair), "act": act}
-    got = verify_gemm_w4(x, packed, name, **call, out_dtype=out_dtype)
+    got = verify_gemm_w4(x.to(device), packed, name, **on(device, call), out_dtype=out_dtype)
     assert got.dtype == out_dtype
-    assert_product(got, x, q, act, t)
+    assert_product(got.cpu(), x, q, act, t)
     if "norm_weight" not in terms:
-        want = reference.verify_gemm_w4(x, packed, name, **call)
-        assert torch.equal(want, reference.verify_gemm(x, q.values(), act=act, **t.given()))
+        want = reference.verify_gemm_w4(x, packed.cpu(), name, layout=layout, **call)
+        assert torch.equal(
+            want, reference.verify_gemm(x, q.values().contiguous(), act=act, **t.given())
+        )
 
 
 @given(rows, outputs, depths, dtypes, st.sampled_from(W4_SOURCES), st.booleans(), seeds)
@@ -150,8 +157,9 @@ def test_every_isa_gives_the_same_epilogue(each_isa):
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("source", "options"), [("q4_1", {}), ("gptq", {"group_size": 128})])
-def test_a_row_has_its_bits_in_any_call(dtype, source, options):
-    case = Case(1, source, 200, 65, 544, dtype, **options)
+def test_a_row_has_its_bits_in_any_call(device, dtype, source, options):
+    """On CUDA on each side of the tiles of 16 and 32 tokens, of two fp16 and three fp32 parts."""
+    case = Case(1, source, 200, 65, 544, dtype, device=device, **options)
     want = case.run()
     for num_rows in range(1, 66):
         first = (7 * num_rows) % 130
@@ -159,6 +167,16 @@ def test_a_row_has_its_bits_in_any_call(dtype, source, options):
         assert torch.equal(part, want[first : first + num_rows]), num_rows
     shuffle = torch.randperm(200, generator=torch.Generator().manual_seed(0))
     assert torch.equal(case.run(case.x[shuffle]), want[shuffle])
+
+
+@pytest.mark.parametrize(("dtype", "num_outputs"), [(torch.bfloat16, 3560), (torch.float32, 1290)])
+def test_wide_tiles_have_the_bits_of_narrow_ones(device, dtype, num_outputs):
+    """On CUDA this many rows and outputs take tiles of 256 outputs, the parts those of 32."""
+    case = Case(8, "q4_1", 200, num_outputs, 160, dtype, device=device)
+    want = case.run()
+    for first in (0, 31, 96, 195):
+        part = case.run(case.x[first : first + 5])
+        assert torch.equal(part, want[first : first + 5])
 
 
 def test_threads_do_not_reach_the_bits():
@@ -174,52 +192,67 @@ def test_threads_do_not_reach_the_bits():
 
 @given(rows, st.sampled_from(DEPTHS), dtypes, dtypes, seeds)
 @settings(max_examples=30)
-def test_the_fused_norm_has_the_bits_of_rmsnorm(num_rows, depth, dtype, norm_dtype, seed):
-    case = Case(seed, "q4_1", num_rows, 40, depth, dtype)
-    norm_weight = torch.randn(case.depth).to(norm_dtype)
+def test_the_fused_norm_has_the_bits_of_rmsnorm(device, num_rows, depth, dtype, norm_dtype, seed):
+    case = Case(seed, "q4_1", num_rows, 40, depth, dtype, device=device)
+    norm_weight = torch.randn(case.depth).to(device, norm_dtype)
     fused = case.run(norm_weight=norm_weight, eps=1e-5)
     assert torch.equal(fused, case.run(rmsnorm(case.x, norm_weight, eps=1e-5)))
 
 
-def test_zeros_of_8_have_the_bits_of_none():
-    call = w4_call(7, "gptq_v2", 40, 256)
+def test_zeros_of_8_have_the_bits_of_none(device):
+    call = on(device, w4_call(7, "gptq_v2", 40, 256))
     call["zeros"] = torch.full_like(call["zeros"], -0x77777778)  # eight nibbles of 8
     with_zeros = pack_w4(**call)
     without = pack_w4(**call | {"zeros": None})
-    x = torch.randn(9, 256).bfloat16()
+    x = torch.randn(9, 256).to(device, torch.bfloat16)
     assert torch.equal(verify_gemm_w4(x, *with_zeros), verify_gemm_w4(x, *without))
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("act", ["none", "silu_mul"])
-def test_any_stride_and_nothing_beside_the_rows_is_read(dtype, act):
-    case = Case(3, "gptq", 9, 41, 80, dtype, act, group_size=64)
+def test_any_stride_and_nothing_beside_the_rows_is_read(device, dtype, act):
+    case = Case(3, "gptq", 9, 41, 80, dtype, act, device, group_size=64)
     options = {"addend": torch.randn(9, case.width), "residual": torch.randn(9, 41).to(dtype)}
+    options = on(device, options)
     want = case.run(act=act, **options)
 
     def spread(t):  # rows of a wider buffer whose rest is NaN
-        buffer = torch.full((2 * len(t), t.shape[1] + 9), float("nan"), dtype=t.dtype)
+        buffer = torch.full(
+            (2 * len(t), t.shape[1] + 9), float("nan"), dtype=t.dtype, device=device
+        )
         buffer[::2, 5:-4] = t
         return buffer[::2, 5:-4]
 
     options = {name: spread(t) for name, t in options.items()}
-    out = torch.full((41, 27), 5.0, dtype=dtype).t()[::3]
+    out = torch.full((41, 27), 5.0, dtype=dtype, device=device).t()[::3]
     got = case.run(spread(case.x), act=act, out=out, **options)
     assert got is out and torch.equal(out, want)
     residual = options["residual"]  # in place
     assert torch.equal(case.run(spread(case.x), act=act, **options, out=residual), want)
 
 
-def test_without_num_outputs_the_padding_is_zero():
-    case = Case(4, "q4_1", 3, 40, 64, torch.bfloat16)
+def test_without_num_outputs_the_padding_is_zero(device):
+    case = Case(4, "q4_1", 3, 40, 64, torch.bfloat16, device=device)
     padded = verify_gemm_w4(case.x, case.packed, case.format)
     assert padded.shape == (3, 64) and padded[:, 40:].count_nonzero() == 0
     assert torch.equal(padded[:, :40], case.run())
 
 
-def test_addresses_past_32_bits():
-    case = Case(5, "q4_1", 3, 3, 32, torch.bfloat16)
-    buffer = torch.empty(2**32 + 64, dtype=torch.bfloat16)  # few pages are touched
+def test_a_weight_at_any_address(device):
+    """Also between two 16-byte boundaries, where nothing can be copied in pieces."""
+    for depth in (128, 136, 200):
+        case = Case(6, "gptq", 3, 40, depth, torch.bfloat16, device=device, group_size=32)
+        want = case.run()
+        buffer = torch.zeros(case.packed.numel() + 16, dtype=torch.uint8, device=device)
+        for offset in (1, 2, 4, 8):
+            moved = buffer[offset : offset + case.packed.numel()].view(case.packed.shape)
+            case.packed = moved.copy_(case.packed.clone())
+            assert torch.equal(case.run(), want)
+
+
+def test_addresses_past_32_bits(device):
+    case = Case(5, "q4_1", 3, 3, 32, torch.bfloat16, device=device)
+    buffer = torch.empty(2**32 + 64, dtype=torch.bfloat16, device=device)  # few pages are touched
     want = case.run()
     far = buffer.as_strided((3, 32), (2**31, 1))
     far.copy_(case.x)
@@ -272,18 +305,18 @@ def test_names_what_is_wrong(change, error, text):
     assert_raises_alike(verify_gemm_w4, OP.out if out else OP, call, out, error, text)
 
 
-def test_opcheck():
+def test_opcheck(device):
     for act in ("none", "silu_mul"):
-        case = Case(0, "q4_1", 3, 40, 64, torch.bfloat16, act)
-        options = {"num_outputs": 40, "act": act, "norm_weight": torch.ones(64)}
+        case = Case(0, "q4_1", 3, 40, 64, torch.bfloat16, act, device)
+        options = {"num_outputs": 40, "act": act, "norm_weight": torch.ones(64, device=device)}
         args = (case.x, case.packed, case.format)
         torch.library.opcheck(OP.default, args, options | {"out_dtype": torch.float32})
-        torch.library.opcheck(OP.out, args, options | {"out": torch.empty(3, 40)})
+        torch.library.opcheck(OP.out, args, options | {"out": torch.empty(3, 40, device=device)})
         torch.library.opcheck(OP.default, args, {"act": act})
 
 
-def test_compiles_whole():
+def test_compiles_whole(device):
     compiled = torch.compile(verify_gemm_w4, fullgraph=True)
-    case = Case(0, "awq", 3, 40, 64, torch.bfloat16)
+    case = Case(0, "awq", 3, 40, 64, torch.bfloat16, device=device)
     got = compiled(case.x, case.packed, case.format, act="silu")
     assert torch.equal(got, verify_gemm_w4(case.x, case.packed, case.format, act="silu"))

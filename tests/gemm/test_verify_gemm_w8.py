@@ -4,7 +4,7 @@ from calls import assert_raises_alike
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quant_products import Terms, assert_product, bits
-from quant_sources import FLOATS, W8_SOURCES, w8_call
+from quant_sources import FLOATS, W8_SOURCES, on, w8_call
 
 from dflash_ops import pack_w8, reference, rmsnorm, unpack, verify_gemm_w8
 from dflash_ops.reference.quantised import read_w8
@@ -24,11 +24,14 @@ sources = st.sampled_from(W8_SOURCES)
 seeds = st.integers(0, 2**31 - 1)
 
 
-def packed_case(seed, source, num_outputs, depth, act="none", block=None, dtype=torch.float32):
+def packed_case(
+    seed, source, num_outputs, depth, act="none", block=None, dtype=torch.float32, device="cpu"
+):
     """A packed weight with its format, and what it stands for."""
     pair = act == "silu_mul"
     call = w8_call(seed, source, num_outputs * (1 + pair), depth, block, dtype)
-    return pack_w8(**call, pair=pair), read_w8(**{"scales": None, "block": None} | call)
+    packed = pack_w8(**on(device, call), pair=pair)
+    return packed, read_w8(**{"scales": None, "block": None} | call)
 
 
 def random_rows(seed, num_rows, depth, dtype):
@@ -37,9 +40,11 @@ def random_rows(seed, num_rows, depth, dtype):
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("source", W8_SOURCES)
-def test_unit_rows_give_the_weight(source, dtype):
-    packed, _ = packed_case(0, source, 40, 160)
-    got = verify_gemm_w8(torch.eye(160).to(dtype), *packed, num_outputs=40, out_dtype=torch.float32)
+def test_unit_rows_give_the_weight(device, source, dtype):
+    packed, _ = packed_case(0, source, 40, 160, device=device)
+    got = verify_gemm_w8(
+        torch.eye(160).to(device, dtype), *packed, num_outputs=40, out_dtype=torch.float32
+    )
     assert torch.equal(got.T, unpack(packed.packed, (40, 160), format=packed.format))
 
 
@@ -61,10 +66,26 @@ def test_every_number_in_every_place(each_isa):
             assert torch.equal(result.T.double(), weight.double())
 
 
+def test_every_number_in_every_lane(device):
+    codes = (torch.arange(256)[None] + 8 * torch.arange(32)[:, None]) % 256
+    for dtype in (torch.int8, torch.float8_e4m3fn):
+        weight = codes.to(torch.uint8).view(dtype)
+        packed = pack_w8(weight.to(device), torch.ones(32, 1, device=device))
+        values, units = weight.double(), torch.eye(256, device=device)
+        got = verify_gemm_w8(units, *packed).T.double().cpu()
+        has_nan = values.isnan().any(1)
+        assert got[has_nan].isnan().any(1).all()
+        assert torch.equal(got[~has_nan], values[~has_nan])
+        weight = torch.where(values.isnan(), 0, values).float().to(dtype)
+        packed = pack_w8(weight.to(device), torch.ones(32, 1, device=device))
+        got = verify_gemm_w8(units, *packed).T.double().cpu()
+        assert torch.equal(got, weight.double())
+
+
 @given(rows, outputs, depths, dtypes, sources, st.sampled_from(BLOCKS), seeds)
 @settings(max_examples=60)
 def test_exact_inputs_give_the_exact_product(
-    num_rows, num_outputs, depth, dtype, source, block, seed
+    device, num_rows, num_outputs, depth, dtype, source, block, seed
 ):
     call = w8_call(seed, source, num_outputs, depth, block)
     if source == "q8_0":
@@ -73,11 +94,12 @@ def test_exact_inputs_give_the_exact_product(
         )
     else:
         call["scales"] = torch.full_like(call["scales"], -0.25)
-    packed = pack_w8(**call)
+    packed = pack_w8(**on(device, call))
     q = read_w8(**{"scales": None, "block": None} | call)
     g = torch.Generator().manual_seed(seed)
     x = torch.randint(-1, 2, (num_rows, q.depth), generator=g).to(dtype)
-    got = verify_gemm_w8(x, *packed, num_outputs=num_outputs, out_dtype=torch.float32)
+    options = {"num_outputs": num_outputs, "out_dtype": torch.float32}
+    got = verify_gemm_w8(x.to(device), *packed, **options).cpu()
     assert torch.equal(got.double(), x.double() @ q.values().double().T)
 
 
@@ -97,6 +119,8 @@ def test_exact_inputs_give_the_exact_product(
 )
 @settings(max_examples=80)
 def test_within_bound_of_reference(
+    device,
+    layout,
     num_rows,
     num_outputs,
     depth,
@@ -110,16 +134,19 @@ def test_within_bound_of_reference(
     term_dtype,
     seed,
 ):
-    packed, q = packed_case(seed, source, num_outputs, depth, act, block, scale_dtype)
+    packed, q = packed_case(seed, source, num_outputs, depth, act, block, scale_dtype, device)
     x = random_rows(seed, num_rows, q.depth, dtype)
     terms = Terms.random(names, num_rows, len(q.codes), num_outputs, q.depth, term_dtype)
     call = terms.given() | {"num_outputs": num_outputs, "act": act}
-    got = verify_gemm_w8(x, *packed, **call, out_dtype=out_dtype)
+    got = verify_gemm_w8(x.to(device), *packed, **on(device, call), out_dtype=out_dtype)
     assert got.dtype == out_dtype
-    assert_product(got, x, q, act, terms)
+    assert_product(got.cpu(), x, q, act, terms)
     if "norm_weight" not in names:
-        want = reference.verify_gemm_w8(x, *packed, **call)
-        assert torch.equal(want, reference.verify_gemm(x, q.values(), act=act, **terms.given()))
+        weight, name = packed
+        want = reference.verify_gemm_w8(x, weight.cpu(), name, layout=layout, **call)
+        assert torch.equal(
+            want, reference.verify_gemm(x, q.values().contiguous(), act=act, **terms.given())
+        )
 
 
 @given(rows, outputs, depths, dtypes, sources, st.sampled_from(["plain", "tiny", "wild"]), seeds)
@@ -144,9 +171,9 @@ def test_every_isa_gives_the_same_bits(
 
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize(("source", "block"), [("q8_0", None), ("int8", None), ("fp8", (128, 128))])
-def test_a_row_has_its_bits_in_any_call(dtype, source, block):
-    packed, _ = packed_case(1, source, 65, 544, block=block)
-    x = random_rows(1, 200, 544, dtype)
+def test_a_row_has_its_bits_in_any_call(device, dtype, source, block):
+    packed, _ = packed_case(1, source, 65, 544, block=block, device=device)
+    x = random_rows(1, 200, 544, dtype).to(device)
     want = verify_gemm_w8(x, *packed)
     for num_rows in range(1, 66):
         first = (7 * num_rows) % 130
@@ -170,31 +197,31 @@ def test_threads_do_not_reach_the_bits():
 
 @given(rows, st.sampled_from(DEPTHS), dtypes, dtypes, seeds)
 @settings(max_examples=30)
-def test_the_fused_norm_has_the_bits_of_rmsnorm(num_rows, depth, dtype, norm_dtype, seed):
-    packed, _ = packed_case(seed, "fp8", 40, depth)
-    x = random_rows(seed, num_rows, depth, dtype)
-    norm_weight = torch.randn(depth).to(norm_dtype)
+def test_the_fused_norm_has_the_bits_of_rmsnorm(device, num_rows, depth, dtype, norm_dtype, seed):
+    packed, _ = packed_case(seed, "fp8", 40, depth, device=device)
+    x = random_rows(seed, num_rows, depth, dtype).to(device)
+    norm_weight = torch.randn(depth).to(device, norm_dtype)
     fused = verify_gemm_w8(x, *packed, norm_weight=norm_weight, eps=1e-5)
     assert torch.equal(fused, verify_gemm_w8(rmsnorm(x, norm_weight, eps=1e-5), *packed))
 
 
 @pytest.mark.parametrize("act", ["none", "silu_mul"])
-def test_any_stride_and_nothing_beside_the_rows_is_read(act):
-    packed, _ = packed_case(3, "int8", 41, 77, act)
-    x = random_rows(3, 9, 77, torch.float16)
+def test_any_stride_and_nothing_beside_the_rows_is_read(device, act):
+    packed, _ = packed_case(3, "int8", 41, 77, act, device=device)
+    x = random_rows(3, 9, 77, torch.float16).to(device)
     options = {"num_outputs": 41, "act": act}
     want = verify_gemm_w8(x, *packed, **options)
-    buffer = torch.full((18, 90), float("nan"), dtype=x.dtype)
+    buffer = torch.full((18, 90), float("nan"), dtype=x.dtype, device=device)
     buffer[::2, 5:82] = x
-    out = torch.full((41, 27), 5.0, dtype=x.dtype).t()[::3]
+    out = torch.full((41, 27), 5.0, dtype=x.dtype, device=device).t()[::3]
     got = verify_gemm_w8(buffer[::2, 5:82], *packed, **options, out=out)
     assert got is out and torch.equal(out, want)
 
 
-def test_addresses_past_32_bits():
-    packed, _ = packed_case(5, "q8_0", 3, 32)
-    x = random_rows(5, 3, 32, torch.bfloat16)
-    buffer = torch.empty(2**32 + 64, dtype=torch.bfloat16)  # few pages are touched
+def test_addresses_past_32_bits(device):
+    packed, _ = packed_case(5, "q8_0", 3, 32, device=device)
+    x = random_rows(5, 3, 32, torch.bfloat16).to(device)
+    buffer = torch.empty(2**32 + 64, dtype=torch.bfloat16, device=device)  # few pages are touched
     want = verify_gemm_w8(x, *packed, num_outputs=3)
     far = buffer.as_strided((3, 32), (2**31, 1))
     far.copy_(x)
@@ -232,18 +259,20 @@ def test_names_what_is_wrong(change, error, text):
     assert_raises_alike(verify_gemm_w8, OP.out if out else OP, call, out, error, text)
 
 
-def test_opcheck():
+def test_opcheck(device):
     for act in ("none", "silu_mul"):
-        packed, _ = packed_case(0, "q8_0", 40, 64, act)
-        x = random_rows(0, 3, 64, torch.bfloat16)
-        options = {"num_outputs": 40, "act": act, "norm_weight": torch.ones(64)}
+        packed, _ = packed_case(0, "q8_0", 40, 64, act, device=device)
+        x = random_rows(0, 3, 64, torch.bfloat16).to(device)
+        options = {"num_outputs": 40, "act": act, "norm_weight": torch.ones(64, device=device)}
         torch.library.opcheck(OP.default, (x, *packed), options | {"out_dtype": torch.float32})
-        torch.library.opcheck(OP.out, (x, *packed), options | {"out": torch.empty(3, 40)})
+        torch.library.opcheck(
+            OP.out, (x, *packed), options | {"out": torch.empty(3, 40, device=device)}
+        )
         torch.library.opcheck(OP.default, (x, *packed), {"act": act})
 
 
-def test_compiles_whole():
+def test_compiles_whole(device):
     compiled = torch.compile(verify_gemm_w8, fullgraph=True)
-    packed, _ = packed_case(0, "fp8", 40, 64)
-    x = random_rows(0, 3, 64, torch.bfloat16)
+    packed, _ = packed_case(0, "fp8", 40, 64, device=device)
+    x = random_rows(0, 3, 64, torch.bfloat16).to(device)
     assert torch.equal(compiled(x, *packed, act="silu"), verify_gemm_w8(x, *packed, act="silu"))

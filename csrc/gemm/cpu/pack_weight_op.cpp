@@ -36,6 +36,12 @@ static void pack_quant_cpu(const PackQuantParams& p, int32_t) {
                               });
 }
 
+static std::vector<int64_t> read_cpu(const IndexView& view, int64_t count, int32_t) {
+  std::vector<int64_t> values(count);
+  for (int64_t i = 0; i < count; ++i) values[i] = view[i];
+  return values;
+}
+
 static void unpack_cpu(const UnpackParams& p, int32_t) {
   torch::stable::parallel_for(0, p.packed.num_blocks(), row_grain(p.packed.depth),
                               [&](int64_t begin, int64_t end) {
@@ -50,8 +56,8 @@ STABLE_TORCH_LIBRARY_IMPL(dflash, CPU, m) {
   m.impl("pack_weight.out", TORCH_BOX(&pack_weight_out<pack_cpu>));
   m.impl("pack_w8", TORCH_BOX((&pack_w8<pack_quant_cpu, advise_cpu>)));
   m.impl("pack_w8.out", TORCH_BOX(&pack_w8_out<pack_quant_cpu>));
-  m.impl("pack_w4", TORCH_BOX((&pack_w4<pack_quant_cpu, advise_cpu>)));
-  m.impl("pack_w4.out", TORCH_BOX(&pack_w4_out<pack_quant_cpu>));
+  m.impl("pack_w4", TORCH_BOX((&pack_w4<pack_quant_cpu, read_cpu, advise_cpu>)));
+  m.impl("pack_w4.out", TORCH_BOX((&pack_w4_out<pack_quant_cpu, read_cpu>)));
   m.impl("unpack", TORCH_BOX(&unpack<unpack_cpu>));
   m.impl("unpack.out", TORCH_BOX(&unpack_out<unpack_cpu>));
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <utility>
 
 #include "gemm/cuda/layout.h"
 
@@ -60,13 +61,23 @@ static_assert(std::ranges::all_of(kGemmShapes, [](const GemmShape& shape) {
          kGemmSplits % shape.warps_k == 0;
 }));
 
+// Rows of the weight in whole tiles of 16.
+constexpr int64_t rows_of_tiles(const VerifyGemmParams& p) {
+  const int64_t width = p.act == Activation::kSiluMul ? kTileRows / 2 : kTileRows;
+  return (p.num_outputs + width - 1) / width * kTileRows;
+}
+
 struct GemmPlan {
   int shape;          // of kGemmShapes
   int64_t row_tiles;  // tiles of tokens, next to each other in the grid: they share the weight
   int64_t num_ctas;
 };
 
-constexpr GemmPlan plan_verify_gemm_cuda(int64_t num_tokens, int64_t num_weight_rows) {
+// Rows of fp32, which has no mma, take three of the shapes: they are for tests and small weights.
+using Fp32GemmShapes = std::integer_sequence<int, 0, 2, 6>;
+
+constexpr GemmPlan plan_verify_gemm_cuda(int64_t num_tokens, int64_t num_weight_rows,
+                                         bool is_fp32 = false) {
   constexpr int64_t kWideFrom = 4096;  // weight rows
   constexpr int64_t kManyCtas = 128;
   const auto plan = [=](int i) {
@@ -75,6 +86,7 @@ constexpr GemmPlan plan_verify_gemm_cuda(int64_t num_tokens, int64_t num_weight_
     const int64_t blocks = (num_weight_rows + shape.weight_rows() - 1) / shape.weight_rows();
     return GemmPlan{i, row_tiles, row_tiles * blocks};
   };
+  if (is_fp32) return plan(num_tokens <= 8 ? 0 : num_tokens <= 32 ? 2 : 6);
   if (num_tokens <= 32) {
     return plan((num_weight_rows >= kWideFrom ? 3 : 0) +
                 (num_tokens <= 8 ? 0 : (num_tokens <= 16 ? 1 : 2)));

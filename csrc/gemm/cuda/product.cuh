@@ -12,7 +12,7 @@
 
 #include "common/dispatch.h"
 #include "device/ptx.cuh"
-#include "gemm/cuda/plan.h"
+#include "gemm/cuda/splits.cuh"
 
 namespace dflash {
 
@@ -76,7 +76,6 @@ struct Product {
   static constexpr int kPiece = 16 / sizeof(T);
   static constexpr int kChunk = 4 * kPiece;
   static constexpr int kFrags = kShape.frags, kTiles = kShape.token_tiles;
-  static constexpr bool kOwnsSplit = kShape.warps_k == kGemmSplits;
 
   float sums[kFrags][kTiles][4];
 
@@ -199,7 +198,7 @@ struct Product {
   // Runs chunks first .. last through the pipeline; after_step(chunk) follows each.
   template <class AfterStep>
   __device__ void run(int64_t first, int64_t last, int64_t num_steps, AfterStep after_step) {
-    clear(sums);
+    clear_sums(sums);
 #pragma unroll 1
     for (int stage = 0; stage < kShape.stages - 1; ++stage) {
       if (first + stage < last) load(stage, first + stage);
@@ -222,68 +221,11 @@ struct Product {
     }
   }
 
-  __device__ static void clear(float (&values)[kFrags][kTiles][4]) {
-#pragma unroll
-    for (int i = 0; i < kFrags * kTiles * 4; ++i) values[i / 4 / kTiles][i / 4 % kTiles][i % 4] = 0;
-  }
-
-  // All splits: this warp's own, or each of them in turn.
-  __device__ void run_splits() {
-    const int64_t n = layout.num_chunks;
-    if constexpr (kOwnsSplit) {
-      const int64_t longest = (n + kGemmSplits - 1) / kGemmSplits;
-      run(split_begin(n, warp_k), split_begin(n, warp_k + 1), longest, [](int64_t) {});
-    } else {
-      static_assert(kShape.warps_k == 1);
-      float totals[kFrags][kTiles][4];
-      clear(totals);
-      int split = 0;
-      run(0, n, n, [&](int64_t chunk) {
-        while (split_begin(n, split + 1) <= chunk) ++split;  // empty ones too
-        if (chunk + 1 != split_begin(n, split + 1)) return;
-#pragma unroll
-        for (int i = 0; i < kFrags * kTiles * 4; ++i) {
-          float& sum = sums[i / 4 / kTiles][i / 4 % kTiles][i % 4];
-          totals[i / 4 / kTiles][i / 4 % kTiles][i % 4] += sum;
-          sum = 0;
-        }
-      });
-#pragma unroll
-      for (int i = 0; i < kFrags * kTiles * 4; ++i) {
-        sums[i / 4 / kTiles][i / 4 % kTiles][i % 4] = totals[i / 4 / kTiles][i / 4 % kTiles][i % 4];
-      }
-    }
-  }
-
   // The whole product. Its sums are then read from `shared` by sum_at.
   __device__ void compute(char* shared) {
-    run_splits();
-    cp_async_wait<0>();
-    __syncthreads();  // the stages are free: sums take their place
-    float* plane = reinterpret_cast<float*>(shared) + warp_k * kShape.plane_floats();
-#pragma unroll
-    for (int f = 0; f < kFrags; ++f) {
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int row = (warp_n * kFrags + f) * kTileRows + g + 8 * (i / 2);
-          plane[(8 * tile + 2 * t + i % 2) * kShape.sum_stride() + row] = sums[f][tile][i];
-        }
-      }
-    }
-    __syncthreads();
+    run_splits<kShape>(*this, layout.num_chunks);
+    store_sums<kShape>(*this, shared);
   }
 };
-
-// The sum of a token and a weight row of the CTA, both counted from the CTA's first.
-template <GemmShape kShape>
-__device__ inline float sum_at(const char* shared, int token, int row) {
-  const float* plane = reinterpret_cast<const float*>(shared) + token * kShape.sum_stride() + row;
-  float sum = plane[0];
-#pragma unroll
-  for (int split = 1; split < kShape.warps_k; ++split) sum += plane[split * kShape.plane_floats()];
-  return sum;
-}
 
 }  // namespace dflash

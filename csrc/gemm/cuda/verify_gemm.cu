@@ -63,15 +63,14 @@ cudaError_t launch_plan(const VerifyGemmParams& p, const GemmPlan& plan, cudaStr
 
 cudaError_t launch_verify_gemm(const VerifyGemmParams& p, cudaStream_t stream) {
   if (p.num_rows == 0 || p.num_outputs == 0) return cudaSuccess;  // 0 CTAs are a launch error
-  const bool is_pair = p.act == Activation::kSiluMul;
-  const int64_t width = is_pair ? kTileRows / 2 : kTileRows;
-  const int64_t weight_rows = (p.num_outputs + width - 1) / width * kTileRows;
+  const int64_t weight_rows = rows_of_tiles(p);
   if (const auto error = launch_verify_gemm_sm90(p, weight_rows, stream)) return *error;
-  const GemmPlan plan = plan_verify_gemm_cuda(p.num_rows, weight_rows);
+  const GemmPlan plan = plan_verify_gemm_cuda(p.num_rows, weight_rows, p.x.dtype == DType::kF32);
   cudaError_t error = cudaErrorInvalidValue;
-  (void)with_dtype<float, BF16, F16>(p.x.dtype, [&](auto type) {
-    error = launch_plan<typename decltype(type)::type>(
-        p, plan, stream, std::make_integer_sequence<int, kNumGemmShapes>());
+  (void)with_dtype<float, BF16, F16>(p.x.dtype, [&]<class T>(std::type_identity<T>) {
+    using All = std::make_integer_sequence<int, kNumGemmShapes>;
+    using Shapes = std::conditional_t<std::is_same_v<T, float>, Fp32GemmShapes, All>;
+    error = launch_plan<T>(p, plan, stream, Shapes());
   });
   return error;
 }

@@ -124,7 +124,16 @@ def _shifts(kind: str) -> Tensor:
     return i // 2 * bits + torch.where(i % 2 == 0, 16, 0)
 
 
-def lay_out(q: Quantised, pair: bool) -> Tensor:
+def _lines(q: Quantised, group: int, lanes: Tensor) -> list[Tensor]:
+    """Bytes of a group's scales, and of its zeros or mins."""
+    numbers = [n[:, group] for n in (q.scales, q.terms) if n is not None]
+    return [_view(F.pad(n, (0, 1))[lanes], torch.uint8) for n in numbers]
+
+
+def lay_out(q: Quantised, pair: bool, layout: str = "cpu") -> Tensor:
+    """`layout`: that of the device class, "cpu" or "cuda"."""
+    if layout == "cuda":
+        return _lay_out_cuda(q, pair)
     lanes = _rows_of_lanes(len(q.codes), pair)
     shifts = _shifts(q.kind)
     zero = 8 if q.kind == "int4" else 0
@@ -134,43 +143,108 @@ def lay_out(q: Quantised, pair: bool) -> Tensor:
         part = F.pad(part, (0, -part.shape[-1] % len(shifts)), value=zero)
         words = (part.unflatten(-1, (-1, len(shifts))) << shifts).sum(-1)
         pieces.append(_view(words.mT.to(torch.int32), torch.uint8).flatten(1))
-        for numbers in (q.scales, q.terms):
-            if numbers is not None:
-                line = F.pad(numbers[:, group], (0, 1))[lanes]
-                pieces.append(_view(line, torch.uint8))
+        pieces += _lines(q, group, lanes)
     return torch.cat(pieces, 1)
 
 
-def parse(packed: Tensor, shape: tuple[int, int], pair: bool, format: str) -> Quantised:
+CHUNK_WORDS = 16  # of a row: 64 bytes
+
+
+def _rows_of_tiles(num_rows: int, pair: bool) -> Tensor:
+    """[blocks, 2, 16]: row of every output; of a pair 8 gate rows and their up rows."""
+    if not pair:
+        return _rows_of_lanes(num_rows, pair).unflatten(1, (2, 16))
+    return _rows_of_lanes(num_rows, pair).unflatten(1, (2, 2, 8)).transpose(1, 2).flatten(2)
+
+
+def _turned(kind: str) -> Tensor:
+    """Which word stands at each place of a whole chunk's row: lane t of four has k = 8 t and on of
+    every 32."""
+    lane, i = torch.arange(CHUNK_WORDS) // 4, torch.arange(CHUNK_WORDS) % 4
+    return 4 * i + lane if kind == "int4" else i // 2 * 8 + 2 * lane + i % 2
+
+
+def _lay_out_cuda(q: Quantised, pair: bool) -> Tensor:
+    """Codes of 16 rows in chunks of 64 bytes a row, of the other 16, and the groups' lines."""
+    tiles = _rows_of_tiles(len(q.codes), pair)
+    shifts = _shifts(q.kind) ^ 16  # the even codes in the low half
+    zero = 8 if q.kind == "int4" else 0
+    codes = F.pad(q.codes, (0, -q.depth % len(shifts), 0, 1), value=zero)[tiles].long()
+    words = (codes.unflatten(-1, (-1, len(shifts))) << shifts).sum(-1)  # [blocks, 2, 16, words]
+    pieces = [torch.empty(*tiles.shape[:2], 0, dtype=torch.int64)]
+    for chunk in words.split(CHUNK_WORDS, -1):
+        whole = chunk.shape[-1] == CHUNK_WORDS
+        pieces.append((chunk[..., _turned(q.kind)] if whole else chunk).flatten(2))
+    parts = [_view(torch.cat(pieces, 2).flatten(1).to(torch.int32), torch.uint8)]
+    for group in range(-(-q.depth // q.group)):
+        parts += _lines(q, group, tiles.flatten(1))
+    return torch.cat(parts, 1)
+
+
+class _Reader:
+    """Takes a packed weight's bytes in order."""
+
+    def __init__(self, packed: Tensor) -> None:
+        self.packed, self.at = packed, 0
+
+    def take(self, count: int, dtype: torch.dtype) -> Tensor:
+        begin, self.at = self.at, self.at + count * dtype.itemsize
+        return _view(self.packed[:, begin : self.at], dtype)
+
+
+def parse(
+    packed: Tensor, shape: tuple[int, int], pair: bool, format: str, layout: str = "cpu"
+) -> Quantised:
     """Undoes :func:`lay_out`."""
     kind, scale_name, group_name, *offset = format.split("_")
     group, scale_dtype = int(group_name[1:]), SCALES[scale_name]
     num_rows, depth = shape
-    shifts = _shifts(kind)
-    codes, lines = [torch.empty(len(packed), 32, 0, dtype=torch.uint8)], []
-    at = 0
+    mask, reader = 15 if kind == "int4" else 255, _Reader(packed)
+    lines = []
 
-    def take(count: int, dtype: torch.dtype) -> Tensor:
-        nonlocal at
-        begin, at = at, at + count * dtype.itemsize
-        return _view(packed[:, begin:at], dtype)
+    def take_lines() -> None:
+        lines.append([reader.take(32, scale_dtype) for _ in range(1 + len(offset))])
 
-    for first in range(0, depth, group):
-        num_k = min(group, depth - first)
-        words = take(-(-num_k // len(shifts)) * 32, torch.int32).unflatten(1, (-1, 32)).mT
-        part = words[..., None] >> shifts & (15 if kind == "int4" else 255)
-        codes.append(part.flatten(2)[..., :num_k].to(torch.uint8))
-        lines.append([take(32, scale_dtype) for _ in range(1 + len(offset))])
-    lanes = _rows_of_lanes(num_rows, pair).flatten()
+    if layout == "cuda":
+        codes = _codes_cuda(reader, kind, depth)
+        for _ in range(0, depth, group):
+            take_lines()
+        lanes = _rows_of_tiles(num_rows, pair).flatten()
+    else:
+        shifts = _shifts(kind)
+        parts = [torch.empty(len(packed), 32, 0, dtype=torch.uint8)]
+        for first in range(0, depth, group):
+            num_k = min(group, depth - first)
+            num_words = -(-num_k // len(shifts))
+            words = reader.take(num_words * 32, torch.int32).unflatten(1, (-1, 32)).mT
+            part = words[..., None] >> shifts & mask
+            parts.append(part.flatten(2)[..., :num_k].to(torch.uint8))
+            take_lines()
+        codes = torch.cat(parts, -1)
+        lanes = _rows_of_lanes(num_rows, pair).flatten()
     rows = torch.argsort(lanes)[:num_rows]
     empty = torch.empty(num_rows, 0, dtype=scale_dtype)
     scales, *terms = (
         torch.stack(line, -1).flatten(0, 1)[rows] if lines else empty
         for line in (zip(*lines, strict=True) if lines else [()] * (1 + len(offset)))
     )
-    return Quantised(
-        kind, group, torch.cat(codes, -1).flatten(0, 1)[rows], scales, "".join(offset), *terms
-    )
+    return Quantised(kind, group, codes.flatten(0, 1)[rows], scales, "".join(offset), *terms)
+
+
+def _codes_cuda(reader: _Reader, kind: str, depth: int) -> Tensor:
+    """[blocks, 32, K]."""
+    if depth == 0:
+        return torch.empty(len(reader.packed), 32, 0, dtype=torch.uint8)
+    shifts = _shifts(kind) ^ 16
+    row_words = -(-depth // len(shifts))
+    words = reader.take(32 * row_words, torch.int32).unflatten(1, (2, 16 * row_words))
+    parts = []
+    for chunk in words.split(16 * CHUNK_WORDS, -1):
+        chunk = chunk.unflatten(2, (16, -1))
+        whole = chunk.shape[-1] == CHUNK_WORDS
+        parts.append(chunk[..., torch.argsort(_turned(kind))] if whole else chunk)
+    codes = torch.cat(parts, -1)[..., None] >> shifts & (15 if kind == "int4" else 255)
+    return codes.flatten(3)[..., :depth].flatten(1, 2).to(torch.uint8)
 
 
 def pack_w8(
@@ -179,8 +253,9 @@ def pack_w8(
     *,
     block: tuple[int, int] | None = None,
     pair: bool = False,
+    layout: str = "cpu",
 ) -> Tensor:
-    return lay_out(read_w8(weight, scales, block), pair)
+    return lay_out(read_w8(weight, scales, block), pair, layout)
 
 
 def pack_w4(
@@ -191,8 +266,9 @@ def pack_w4(
     source: str,
     group_size: int | None = None,
     pair: bool = False,
+    layout: str = "cpu",
 ) -> Tensor:
-    return lay_out(read_w4(weight, scales, zeros, source, group_size), pair)
+    return lay_out(read_w4(weight, scales, zeros, source, group_size), pair, layout)
 
 
 def round_to_int8(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -214,11 +290,12 @@ def verify_gemm_w8(
     *,
     num_outputs: int,
     activations: str = "float",
+    layout: str = "cpu",
     **options: Any,
 ) -> Tensor:
     """:func:`verify_gemm` with the values of a packed weight."""
     pair = options.get("act") == "silu_mul"
-    q = parse(weight, (num_outputs * (1 + pair), x.shape[1]), pair, format)
+    q = parse(weight, (num_outputs * (1 + pair), x.shape[1]), pair, format, layout)
     if activations == "int8":
         norm_weight, eps = options.pop("norm_weight", None), options.pop("eps", 1e-6)
         if norm_weight is not None:
