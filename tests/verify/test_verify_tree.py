@@ -145,6 +145,10 @@ def test_equals_reference(device, sizes, vocab, kind, rule, replacement, law, se
     total = got.weights.double().sum(dim=1, keepdim=True)
     share = want.weights / want.weights.sum(dim=1, keepdim=True)
     near = (share * total - got.weights.double()).abs() < slack * (1 + 1 / total.clamp(min=1e-3))
+    # Behind a child that is taken for certain no residual is left but rounding, and none is drawn.
+    certain = (want.accept_probs > 1 - slack).nonzero()[:, 0]
+    request = torch.searchsorted(call["cu_verify"], certain, right=True) - 1
+    near[call["cu_verify"][request] + call["parents"][certain].clamp(min=0)] |= rule == "rrs"
     assert near.all()
     if rule == "typical":
         assert torch.equal(got.accept_probs.double(), want.accept_probs)
