@@ -1,6 +1,7 @@
 #pragma once
 
 #include <type_traits>
+#include <utility>
 
 #include "common/dtype.h"
 
@@ -12,6 +13,12 @@ namespace dflash {
 template <int... kValues, class F>
 [[nodiscard]] bool with_constant(int value, F&& f) {
   return ((value == kValues && (f(std::integral_constant<int, kValues>{}), true)) || ...);
+}
+
+// Those of a sequence.
+template <int... kValues, class F>
+[[nodiscard]] bool with_constant(int value, std::integer_sequence<int, kValues...>, F&& f) {
+  return with_constant<kValues...>(value, f);
 }
 
 template <class T>

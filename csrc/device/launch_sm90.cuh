@@ -2,10 +2,9 @@
 // first is over; kernels wait for it themselves.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <cstdint>
-#include <type_traits>
+
+#include "device/launch.cuh"
 
 namespace dflash {
 
@@ -21,8 +20,7 @@ template <class... Params>
 cudaError_t launch_cluster(void (*kernel)(Params...), int64_t num_ctas, int cluster,
                            int num_threads, int smem_bytes, cudaStream_t stream,
                            const std::type_identity_t<Params>&... params) {
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
+  const cudaError_t error = allow_shared_memory(kernel, smem_bytes);
   if (error != cudaSuccess) return error;
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -11,10 +11,6 @@ namespace dflash {
 inline constexpr int kAttentionThreads = 128;
 inline constexpr int kAttentionWarps = kAttentionThreads / kWarpSize;
 
-// A thread's number among those that load, or those that compute: the same four warps, or others.
-__device__ inline int attention_thread() { return threadIdx.x % kAttentionThreads; }
-__device__ inline int attention_warp() { return warp_index() % kAttentionWarps; }
-
 // Bit i: position block_begin + i lies in begin .. end - 1.
 __device__ inline uint64_t range_bits(int64_t begin, int64_t end, int64_t block_begin) {
   const int64_t low = most(least(begin - block_begin, kBlockKeys), 0);
@@ -61,7 +57,7 @@ struct KeyBlock {
 
 // In shared memory, of the block at work and those that come.
 struct KeyTables {
-  static constexpr int kSlots = 3;
+  static constexpr int kSlots = 2;
 
   // A bit for each key that is there (or one row sees), 16 by each warp that loads.
   alignas(8) uint16_t present[kSlots][kAttentionWarps];
@@ -117,10 +113,10 @@ struct KeyLoader {
   // Fills tables.nodes for one query row: of rows at one position the highest stays.
   __device__ void place_nodes(const KeyBlock& block, const RowBounds& bounds) {
     __syncthreads();  // the last block's are in use no more
-    if (attention_thread() < kBlockKeys) tables.nodes[attention_thread()] = -1;
+    if (threadIdx.x < kBlockKeys) tables.nodes[threadIdx.x] = -1;
     __syncthreads();
     const int64_t query_row = tile.row + block.row;
-    for (int64_t j = attention_thread(); j < tile.request_rows; j += kAttentionThreads) {
+    for (int64_t j = threadIdx.x; j < tile.request_rows; j += kAttentionThreads) {
       const int64_t position = row_position(p, tile, j);
       if (position < block.begin || position >= block.begin + kBlockKeys ||
           position < bounds.window_begin || position >= bounds.window_end ||
@@ -139,7 +135,7 @@ struct KeyLoader {
   // Finds the rows of a block and says in tables.present which are there. Called by all threads
   // that load.
   __device__ void find_block(const KeyBlock& block, int slot) {
-    const int key = 16 * attention_warp() + lane_index() % 16;
+    const int key = 16 * warp_index() + lane_index() % 16;
     const int64_t position = block.begin + key;
     row = {-1, -1};
     if (block.row < 0) {
@@ -162,7 +158,7 @@ struct KeyLoader {
       tables.k_scales[slot][key] = tables.v_scales[slot][key] = 1.0f;
     }
     const uint32_t here = __ballot_sync(kFullMask, row.k >= 0);
-    if (lane_index() == 0) tables.present[slot][attention_warp()] = static_cast<uint16_t>(here);
+    if (lane_index() == 0) tables.present[slot][warp_index()] = static_cast<uint16_t>(here);
   }
 
   // Copies the found rows of one cache to shared memory as T; zeros where there is no key and past
@@ -179,7 +175,7 @@ struct KeyLoader {
       const int in_warp = i / kPieces, piece = i % kPieces;
       const int64_t at = __shfl_sync(kFullMask, own, in_warp);
       const bool is_there = at >= 0 && piece * kPiece < dim;
-      const uint32_t slot = to + piece_offset(16 * attention_warp() + in_warp, piece);
+      const uint32_t slot = to + piece_offset(16 * warp_index() + in_warp, piece);
       if (is_same && (base | mask * sizeof(T)) % 16 == 0) {
         const T* from = static_cast<const T*>(cache.data) + (is_there ? at + piece * kPiece : 0);
         cp_async_16(slot, from, is_there ? 16 : 0);

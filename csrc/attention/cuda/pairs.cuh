@@ -13,7 +13,7 @@ struct TilePairs {
 
   const TreeAttentionParams& p;
   AttentionItem& item;
-  const int warp_pair = 16 * attention_warp();
+  const int warp_pair = 16 * warp_index();
   LaneState<kDim> state;
 
   __device__ TilePairs(const AttendParams& a, AttentionItem& shared) : p(a.op), item(shared) {}
@@ -27,9 +27,9 @@ struct TilePairs {
     return p.q.at<T>(item.tile.first_row + row_of(pair)) + head_of(pair) * p.q.strides[1];
   }
 
-  // By all threads that compute: what each row sees by position.
+  // By all threads: what each row sees by position.
   __device__ void find_rows() {
-    for (int i = attention_thread(); i < item.tile.num_rows; i += kAttentionThreads) {
+    for (int i = threadIdx.x; i < item.tile.num_rows; i += kAttentionThreads) {
       const RowBounds bounds(p, item.tile, item.tile.row + i);
       item.seen[i] = {bounds.window_begin, bounds.keys_end};
       if (item.is_first_run && bounds.exceeds(item.tile))
@@ -37,10 +37,10 @@ struct TilePairs {
     }
   }
 
-  // By all threads that compute: q to shared memory, zeros where there is no pair and past its end.
+  // By all threads: q to shared memory, zeros where there is no pair and past its end.
   __device__ void load_queries(uint32_t to) const {
     constexpr int kPieces = kDim / 8;
-    for (int i = attention_thread(); i < kTilePairs * kPieces; i += kAttentionThreads) {
+    for (int i = threadIdx.x; i < kTilePairs * kPieces; i += kAttentionThreads) {
       const int pair = i / kPieces, piece = i % kPieces;
       alignas(16) T elements[8] = {};
       if (pair < item.num_pairs && 8 * piece < p.k_dim) {

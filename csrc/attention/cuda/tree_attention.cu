@@ -18,6 +18,7 @@
 #include "attention/cuda/merge_runs.cuh"
 #include "attention/cuda/pairs.cuh"
 #include "attention/cuda/plan_tiles.cuh"
+#include "device/launch.cuh"
 
 namespace dflash {
 namespace {
@@ -165,12 +166,8 @@ template <class T, int kDim>
 cudaError_t launch_attend(const AttendParams& a, cudaStream_t stream) {
   constexpr int kBytes = Attend<T, kDim>::kSmemBytes;
   static_assert(kBytes + sizeof(KeyTables) + sizeof(AttentionItem) <= 99 * 1024);
-  const auto kernel = tree_attention_kernel<T, kDim>;
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  if (error != cudaSuccess) return error;
-  kernel<<<a.plan.num_items, kAttentionThreads, kBytes, stream>>>(a);
-  return cudaGetLastError();
+  return launch_with_memory(tree_attention_kernel<T, kDim>, a.plan.num_items, kAttentionThreads,
+                            kBytes, stream, a);
 }
 
 template <class T>

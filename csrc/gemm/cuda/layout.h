@@ -17,21 +17,49 @@ constexpr int turned_unit(int row, int unit) { return unit ^ row / 2 % 4; }
 
 constexpr int64_t element_bytes(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 
-struct WeightLayout {
+// The rows of a weight in blocks of 16.
+struct RowBlocks {
   int64_t num_rows;
+  bool is_pair;
+
+  constexpr explicit RowBlocks(const GemmWeight& w) : num_rows(w.num_rows), is_pair(w.is_pair) {}
+
+  // The weight's own row that stands at `row` of a block; -1: padding.
+  constexpr int64_t row_at(int64_t block, int row) const {
+    constexpr int kHalf = kTileRows / 2;
+    if (!is_pair) {
+      const int64_t i = block * kTileRows + row;
+      return i < num_rows ? i : -1;
+    }
+    const int64_t half = num_rows / 2, i = block * kHalf + row % kHalf;
+    return i < half ? i + (row < kHalf ? 0 : half) : -1;
+  }
+
+  struct Place {
+    int64_t block;
+    int row;
+  };
+  // Where it stands.
+  constexpr Place place_of_row(int64_t row) const {
+    constexpr int kHalf = kTileRows / 2;
+    if (!is_pair) return {row / kTileRows, static_cast<int>(row % kTileRows)};
+    const int64_t half = num_rows / 2, i = row < half ? row : row - half;
+    return {i / kHalf, static_cast<int>(i % kHalf) + (row < half ? 0 : kHalf)};
+  }
+};
+
+struct WeightLayout : RowBlocks {
   int64_t depth;        // k with its padding: 16-bit types are packed in pairs
   int64_t chunk_depth;  // k of a whole chunk
   int64_t num_chunks;
   int64_t num_blocks;
-  bool is_pair;
 
   constexpr explicit WeightLayout(const GemmWeight& w)
-      : num_rows(w.num_rows),
+      : RowBlocks(w),
         depth(w.dtype == DType::kF32 ? w.depth : (w.depth + 1) / 2 * 2),
         chunk_depth(kChunkRowBytes / element_bytes(w.dtype)),
         num_chunks((w.depth + chunk_depth - 1) / chunk_depth),
-        num_blocks(w.num_blocks() * GemmWeight::kBlock / kTileRows),
-        is_pair(w.is_pair) {}
+        num_blocks(w.num_blocks() * GemmWeight::kBlock / kTileRows) {}
 
   // k of a chunk's row: the distance between its rows.
   constexpr int64_t pitch(int64_t chunk) const {
@@ -49,15 +77,6 @@ struct WeightLayout {
     const int64_t chunk = k / chunk_depth;
     return block * kTileRows * depth + chunk * chunk_depth * kTileRows + row * pitch(chunk) +
            place_in_row(chunk, row, k % chunk_depth);
-  }
-  // The weight's own row that stands at `row` of a block; -1: padding.
-  constexpr int64_t row_at(int64_t block, int row) const {
-    if (!is_pair) {
-      const int64_t i = block * kTileRows + row;
-      return i < num_rows ? i : -1;
-    }
-    const int64_t half = num_rows / 2, i = block * (kTileRows / 2) + row % (kTileRows / 2);
-    return i < half ? i + (row < kTileRows / 2 ? 0 : half) : -1;
   }
 };
 

@@ -1,20 +1,19 @@
 // pack_w8, pack_w4, unpack with a format: quantised weights of several makes into the order in
 // which the kernels read them, and packed ones to numbers.
 //
-//   grid   enough CTAs of 256 threads; a thread moves one word or one scale at a time, or one
-//   number reads  codes, scales and zeros once, with whatever runs their maker gave them
+//   grid   enough CTAs of 256 threads; a thread moves one word, scale or number at a time
+//   reads  codes, scales and zeros once, with whatever runs their maker gave them
 //
 // Reference: python/dflash_ops/reference/quantised.py
 
 #include "common/dispatch.h"
 #include "gemm/cuda/launch.h"
+#include "gemm/cuda/plan.h"
 #include "gemm/cuda/quant_layout.h"
 #include "gemm/quant_source.h"
 
 namespace dflash {
 namespace {
-
-constexpr int kThreads = 256;
 
 // Number i of a block's words of codes, in the order in which they stand.
 template <class Source>
@@ -56,8 +55,8 @@ __global__ void pack_quant_kernel(const __grid_constant__ PackQuantParams p) {
   const bool is_wide = layout.quant.scale_dtype == DType::kF32;
   const int64_t per_block = num_words + (layout.block_bytes - code_bytes) / (is_wide ? 4 : 2);
   with_source(p, [&](const auto& source) {
-    for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x;
-         i < p.to.num_blocks() * per_block; i += int64_t{kThreads} * gridDim.x) {
+    for (int64_t i = blockIdx.x * int64_t{kPackThreads} + threadIdx.x;
+         i < p.to.num_blocks() * per_block; i += int64_t{kPackThreads} * gridDim.x) {
       const int64_t block = i / per_block, in_block = i % per_block, scale = in_block - num_words;
       char* to = static_cast<char*>(p.packed) + block * layout.block_bytes;
       if (scale < 0) {
@@ -75,18 +74,13 @@ __global__ void pack_quant_kernel(const __grid_constant__ PackQuantParams p) {
 }
 
 __global__ void unpack_codes_kernel(const __grid_constant__ UnpackParams p) {
-  constexpr int kHalf = kTileRows / 2;
   const QuantLayout layout(p.packed);
   const QuantFormat& quant = layout.quant;
   const char* data = static_cast<const char*>(p.packed.data);
-  const int64_t half = layout.num_rows / 2;
-  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < layout.num_rows * layout.depth;
-       i += int64_t{kThreads} * gridDim.x) {
+  for (int64_t i = blockIdx.x * int64_t{kPackThreads} + threadIdx.x;
+       i < layout.num_rows * layout.depth; i += int64_t{kPackThreads} * gridDim.x) {
     const int64_t row = i / layout.depth, k = i % layout.depth;
-    const bool is_up = layout.is_pair && row >= half;
-    const int64_t in_half = is_up ? row - half : row, width = layout.is_pair ? kHalf : kTileRows;
-    const int64_t tile = in_half / width;
-    const int in_tile = static_cast<int>(in_half % width) + (is_up ? kHalf : 0);
+    const auto [tile, in_tile] = layout.place_of_row(row);
     const int64_t chunk = k / layout.chunk_depth();
     const int num_words = layout.words_in(chunk);
     const int word = static_cast<int>(k % layout.chunk_depth()) / layout.per_word();
@@ -107,25 +101,19 @@ __global__ void unpack_codes_kernel(const __grid_constant__ UnpackParams p) {
   }
 }
 
-int64_t num_ctas(int64_t count) {
-  constexpr int64_t kMost = 8192;  // beyond, a thread takes several elements
-  const int64_t ctas = (count + kThreads - 1) / kThreads;
-  return ctas < kMost ? ctas : kMost;
-}
-
 }  // namespace
 
 cudaError_t launch_pack_quant(const PackQuantParams& p, cudaStream_t stream) {
   const int64_t bytes = p.to.num_blocks() * p.to.block_bytes();
   if (bytes == 0) return cudaSuccess;  // a grid of 0 CTAs is a launch error
-  pack_quant_kernel<<<num_ctas(bytes / 4), kThreads, 0, stream>>>(p);
+  pack_quant_kernel<<<pack_ctas(bytes / 4), kPackThreads, 0, stream>>>(p);
   return cudaGetLastError();
 }
 
 cudaError_t launch_unpack_quant(const UnpackParams& p, cudaStream_t stream) {
   const int64_t count = p.packed.num_rows * p.packed.depth;
   if (count == 0) return cudaSuccess;
-  unpack_codes_kernel<<<num_ctas(count), kThreads, 0, stream>>>(p);
+  unpack_codes_kernel<<<pack_ctas(count), kPackThreads, 0, stream>>>(p);
   return cudaGetLastError();
 }
 

@@ -6,12 +6,10 @@
 // Reference: python/dflash_ops/reference/gemm.py
 
 #include "gemm/cuda/launch.h"
-#include "gemm/cuda/layout.h"
+#include "gemm/cuda/plan.h"
 
 namespace dflash {
 namespace {
-
-constexpr int kThreads = 256;
 
 template <class T>
 __global__ void pack_weight_kernel(const __grid_constant__ PackWeightParams p) {
@@ -19,8 +17,8 @@ __global__ void pack_weight_kernel(const __grid_constant__ PackWeightParams p) {
   const int64_t block_elements = kTileRows * layout.depth;
   const int64_t count = layout.num_blocks * block_elements;
   const T* from = static_cast<const T*>(p.plain.data);
-  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < count;
-       i += int64_t{kThreads} * gridDim.x) {
+  for (int64_t i = blockIdx.x * int64_t{kPackThreads} + threadIdx.x; i < count;
+       i += int64_t{kPackThreads} * gridDim.x) {
     const int64_t block = i / block_elements, in_block = i % block_elements;
     const int64_t chunk = in_block / (kTileRows * layout.chunk_depth);
     const int64_t in_chunk = in_block % (kTileRows * layout.chunk_depth);
@@ -37,24 +35,15 @@ __global__ void pack_weight_kernel(const __grid_constant__ PackWeightParams p) {
 template <class T>
 __global__ void unpack_kernel(const __grid_constant__ UnpackParams p) {
   const WeightLayout layout(p.packed);
-  const int64_t depth = p.packed.depth, half = p.packed.num_rows / 2;
+  const int64_t depth = p.packed.depth;
   const int64_t count = p.packed.num_rows * depth;
-  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < count;
-       i += int64_t{kThreads} * gridDim.x) {
+  for (int64_t i = blockIdx.x * int64_t{kPackThreads} + threadIdx.x; i < count;
+       i += int64_t{kPackThreads} * gridDim.x) {
     const int64_t row = i / depth, k = i % depth;
-    const bool is_up = layout.is_pair && row >= half;
-    const int64_t width = layout.is_pair ? kTileRows / 2 : kTileRows;
-    const int64_t in_half = is_up ? row - half : row;
-    const int in_block = static_cast<int>(in_half % width) + (is_up ? kTileRows / 2 : 0);
+    const auto [block, in_block] = layout.place_of_row(row);
     const T* from = static_cast<const T*>(p.packed.data);
-    p.out.at<T>(row)[k * p.out.strides[1]] = from[layout.offset(in_half / width, in_block, k)];
+    p.out.at<T>(row)[k * p.out.strides[1]] = from[layout.offset(block, in_block, k)];
   }
-}
-
-int64_t num_ctas(int64_t count) {
-  constexpr int64_t kMost = 8192;  // beyond, a thread takes several elements
-  const int64_t ctas = (count + kThreads - 1) / kThreads;
-  return ctas < kMost ? ctas : kMost;
 }
 
 }  // namespace
@@ -64,9 +53,9 @@ cudaError_t launch_pack_weight(const PackWeightParams& p, cudaStream_t stream) {
   const int64_t count = layout.num_blocks * kTileRows * layout.depth;
   if (count == 0) return cudaSuccess;  // a grid of 0 CTAs is a launch error
   if (element_bytes(p.plain.dtype) == 4) {
-    pack_weight_kernel<uint32_t><<<num_ctas(count), kThreads, 0, stream>>>(p);
+    pack_weight_kernel<uint32_t><<<pack_ctas(count), kPackThreads, 0, stream>>>(p);
   } else {
-    pack_weight_kernel<uint16_t><<<num_ctas(count), kThreads, 0, stream>>>(p);
+    pack_weight_kernel<uint16_t><<<pack_ctas(count), kPackThreads, 0, stream>>>(p);
   }
   return cudaGetLastError();
 }
@@ -75,9 +64,9 @@ cudaError_t launch_unpack(const UnpackParams& p, cudaStream_t stream) {
   const int64_t count = p.packed.num_rows * p.packed.depth;
   if (count == 0) return cudaSuccess;
   if (element_bytes(p.packed.dtype) == 4) {
-    unpack_kernel<uint32_t><<<num_ctas(count), kThreads, 0, stream>>>(p);
+    unpack_kernel<uint32_t><<<pack_ctas(count), kPackThreads, 0, stream>>>(p);
   } else {
-    unpack_kernel<uint16_t><<<num_ctas(count), kThreads, 0, stream>>>(p);
+    unpack_kernel<uint16_t><<<pack_ctas(count), kPackThreads, 0, stream>>>(p);
   }
   return cudaGetLastError();
 }

@@ -98,4 +98,10 @@ static_assert(plan_verify_gemm_cuda(1, 4096).num_ctas == 128);
 static_assert(plan_verify_gemm_cuda(64, 4096).num_ctas == 64);
 static_assert(plan_verify_gemm_cuda(2048, 4096).num_ctas == 512);
 
+// Packing and unpacking: beyond 8192 CTAs a thread takes several elements.
+inline constexpr int kPackThreads = 256;
+constexpr int64_t pack_ctas(int64_t count) {
+  return std::min<int64_t>((count + kPackThreads - 1) / kPackThreads, 8192);
+}
+
 }  // namespace dflash

@@ -14,25 +14,22 @@
 
 namespace dflash {
 
-struct QuantLayout {
+struct QuantLayout : RowBlocks {
   static constexpr int kChunkWords = kChunkRowBytes / 4;  // of a row
 
   QuantFormat quant;
-  int64_t num_rows;
   int64_t depth;
   int64_t row_words;
   int64_t block_bytes;
   int64_t num_tiles;  // of 16 rows
-  bool is_pair;
 
   constexpr explicit QuantLayout(const GemmWeight& w)
-      : quant(w.quant),
-        num_rows(w.num_rows),
+      : RowBlocks(w),
+        quant(w.quant),
         depth(w.depth),
         row_words(w.quant.num_words(w.depth)),
         block_bytes(w.block_bytes()),
-        num_tiles(w.num_blocks() * GemmWeight::kBlock / kTileRows),
-        is_pair(w.is_pair) {}
+        num_tiles(w.num_blocks() * GemmWeight::kBlock / kTileRows) {}
 
   constexpr int per_word() const { return 32 / quant.bits(); }
   constexpr int chunk_depth() const { return kChunkWords * per_word(); }
@@ -65,17 +62,6 @@ struct QuantLayout {
     const int64_t lane = tile % 2 * kTileRows + row;
     return tile / 2 * block_bytes + quant.code_bytes(depth) + group * quant.tail_bytes() +
            lane * quant.line_bytes() / QuantFormat::kLanes;
-  }
-
-  // The weight's own row that stands at `row` of a tile; -1: padding.
-  constexpr int64_t row_at(int64_t tile, int row) const {
-    constexpr int kHalf = kTileRows / 2;
-    if (!is_pair) {
-      const int64_t i = tile * kTileRows + row;
-      return i < num_rows ? i : -1;
-    }
-    const int64_t half = num_rows / 2, i = tile * kHalf + row % kHalf;
-    return i < half ? i + (row < kHalf ? 0 : half) : -1;
   }
 };
 

@@ -12,6 +12,7 @@
 // Reference: python/dflash_ops/reference/gemm.py
 
 #include "common/dispatch.h"
+#include "device/launch.cuh"
 #include "gemm/cuda/epilogue.cuh"
 #include "gemm/cuda/launch.h"
 #include "gemm/cuda/launch_sm90.h"
@@ -40,23 +41,9 @@ __global__ void __launch_bounds__(kGemmShapes[kIndex].threads(), 1)  // register
 
 template <class T, int kIndex>
 cudaError_t launch_shape(const VerifyGemmParams& p, const GemmPlan& plan, cudaStream_t stream) {
-  constexpr int kThreads = kGemmShapes[kIndex].threads();
-  constexpr int kBytes = kGemmShapes[kIndex].smem_bytes();
-  const auto kernel = verify_gemm_kernel<T, kIndex>;
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  if (error != cudaSuccess) return error;
-  kernel<<<plan.num_ctas, kThreads, kBytes, stream>>>(p, plan.row_tiles);
-  return cudaGetLastError();
-}
-
-template <class T, int... kIndex>
-cudaError_t launch_plan(const VerifyGemmParams& p, const GemmPlan& plan, cudaStream_t stream,
-                        std::integer_sequence<int, kIndex...>) {
-  cudaError_t error = cudaErrorInvalidValue;
-  (void)with_constant<kIndex...>(
-      plan.shape, [&](auto index) { error = launch_shape<T, index()>(p, plan, stream); });
-  return error;
+  constexpr GemmShape kShape = kGemmShapes[kIndex];
+  return launch_with_memory(verify_gemm_kernel<T, kIndex>, plan.num_ctas, kShape.threads(),
+                            kShape.smem_bytes(), stream, p, plan.row_tiles);
 }
 
 }  // namespace
@@ -70,7 +57,8 @@ cudaError_t launch_verify_gemm(const VerifyGemmParams& p, cudaStream_t stream) {
   (void)with_dtype<float, BF16, F16>(p.x.dtype, [&]<class T>(std::type_identity<T>) {
     using All = std::make_integer_sequence<int, kNumGemmShapes>;
     using Shapes = std::conditional_t<std::is_same_v<T, float>, Fp32GemmShapes, All>;
-    error = launch_plan<T>(p, plan, stream, Shapes());
+    (void)with_constant(plan.shape, Shapes(),
+                        [&](auto index) { error = launch_shape<T, index()>(p, plan, stream); });
   });
   return error;
 }

@@ -8,6 +8,7 @@
 // Reference: python/dflash_ops/reference/quantised.py
 
 #include "common/dispatch.h"
+#include "device/launch.cuh"
 #include "gemm/cuda/epilogue.cuh"
 #include "gemm/cuda/launch.h"
 #include "gemm/cuda/quant_product.cuh"
@@ -37,12 +38,8 @@ template <int kIndex>
 cudaError_t launch_shape(const VerifyGemmParams& p, const QuantRows& rows,
                          const QuantGemmPlan& plan, cudaStream_t stream) {
   constexpr int kBytes = kQuantShapes[kIndex].smem_bytes();
-  const auto kernel = verify_gemm_quant_kernel<kIndex>;
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  if (error != cudaSuccess) return error;
-  kernel<<<plan.num_ctas, kQuantShapes[kIndex].threads(), kBytes, stream>>>(p, rows, plan);
-  return cudaGetLastError();
+  return launch_with_memory(verify_gemm_quant_kernel<kIndex>, plan.num_ctas,
+                            kQuantShapes[kIndex].threads(), kBytes, stream, p, rows, plan);
 }
 
 }  // namespace

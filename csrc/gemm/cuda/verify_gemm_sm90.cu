@@ -53,15 +53,6 @@ cudaError_t launch_shape(const VerifyGemmParams& p, const WgmmaPlan& plan, cudaS
                         WgmmaShape::kThreads, kBytes, stream, p, plan);
 }
 
-template <class T, int... kIndex>
-cudaError_t launch_plan(const VerifyGemmParams& p, const WgmmaPlan& plan, cudaStream_t stream,
-                        std::integer_sequence<int, kIndex...>) {
-  cudaError_t error = cudaErrorInvalidValue;
-  (void)with_constant<kIndex...>(
-      plan.shape, [&](auto index) { error = launch_shape<T, index()>(p, plan, stream); });
-  return error;
-}
-
 }  // namespace
 
 std::optional<cudaError_t> launch_verify_gemm_sm90(const VerifyGemmParams& p,
@@ -70,7 +61,9 @@ std::optional<cudaError_t> launch_verify_gemm_sm90(const VerifyGemmParams& p,
   std::optional<cudaError_t> error;
   const WgmmaPlan plan = plan_verify_gemm_sm90(p.num_rows, num_weight_rows);
   (void)with_dtype<BF16, F16>(p.x.dtype, [&]<class T>(std::type_identity<T>) {
-    error = launch_plan<T>(p, plan, stream, std::make_integer_sequence<int, kNumWgmmaShapes>());
+    using Shapes = std::make_integer_sequence<int, kNumWgmmaShapes>;
+    (void)with_constant(plan.shape, Shapes(),
+                        [&](auto index) { error = launch_shape<T, index()>(p, plan, stream); });
   });
   return error;
 }

@@ -34,12 +34,8 @@ __global__ void __launch_bounds__(WgmmaShape::kThreads, 2)
   grid_wait();
   const HeadRow& row = c.rows[i];
   if (row.is_padded()) return;
-  const auto place_of = [&](int j) {
-    const int64_t id = given_id(c, i, first + j);
-    return id < 0 ? -1 : id - id_range(c.head.options).first;
-  };
-  const ProductParams product{
-      {c.x, c.head.h.dtype, {c.plan.x_pitch, 1}}, c.head.weight, i + 1};  // one token
+  const auto place_of = [&](int j) { return given_place(c, i, first + j); };
+  const ProductParams product = head_product(c, i + 1);  // one token
   compute_in_cluster<T>(product, shared, kWgmmaSplits, place_of, -1, i, false);
   const int j = static_cast<int>(threadIdx.x);
   if (cluster_rank() == 0 && j < kShape.weight_rows() && first + j < c.ids.num_cols) {

@@ -13,6 +13,7 @@
 //
 // Reference: python/dflash_ops/reference/lm_head.py
 
+#include "device/launch.cuh"
 #include "gemm/cuda/product.cuh"
 #include "lm_head/cuda/launch_sm90.h"
 #include "lm_head/cuda/passes.h"
@@ -36,8 +37,7 @@ __global__ void __launch_bounds__(kHeadThreads)
   const int64_t first_token = blockIdx.x % c.plan.row_tiles * kShape.tokens();
   const int64_t group = blockIdx.x / c.plan.row_tiles;
   const HeadScan scan(c, shared.rows, reinterpret_cast<float*>(shared.product), first_token);
-  const ProductParams product{
-      {c.x, c.head.h.dtype, {c.plan.x_pitch, 1}}, c.head.weight, c.head.options.num_rows};
+  const ProductParams product = head_product(c, c.head.options.num_rows);
   const bool is_store = c.op == HeadOp::kStore;
   if (is_store && !scan.find_slots()) return;
   for (int64_t tile = group; tile < c.plan.num_tiles; tile += c.plan.num_groups) {
@@ -54,12 +54,8 @@ template <class T, int kIndex>
 cudaError_t launch_shape(const HeadLaunch& c, cudaStream_t stream) {
   constexpr int kBytes = sizeof(ScanStorage<kHeadShapes[kIndex]>);
   static_assert(kBytes <= 99 * 1024);  // what every GPU from sm_80 on gives a CTA
-  const auto kernel = head_scan_kernel<T, kIndex>;
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  if (error != cudaSuccess) return error;
-  kernel<<<c.plan.row_tiles * c.plan.num_groups, kHeadThreads, kBytes, stream>>>(c);
-  return cudaGetLastError();
+  return launch_with_memory(head_scan_kernel<T, kIndex>, c.plan.row_tiles * c.plan.num_groups,
+                            kHeadThreads, kBytes, stream, c);
 }
 
 }  // namespace

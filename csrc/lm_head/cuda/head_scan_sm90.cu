@@ -69,8 +69,7 @@ __global__ void __launch_bounds__(3 * kGroup)
     __syncthreads();
     if (shared.is_idle) return;
   }
-  const ProductParams product{
-      {c.x, c.head.h.dtype, {c.plan.x_pitch, 1}}, c.head.weight, c.head.options.num_rows};
+  const ProductParams product = head_product(c, c.head.options.num_rows);
   if (role == 1) {
     WgmmaConsumer<T, kShape> consumer(WeightLayout(c.head.weight), shared.product);
     uint32_t parity = 1;

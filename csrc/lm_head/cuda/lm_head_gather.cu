@@ -8,6 +8,7 @@
 //
 // Reference: python/dflash_ops/reference/lm_head.py
 
+#include "device/launch.cuh"
 #include "gemm/cuda/product.cuh"
 #include "lm_head/cuda/finish.cuh"
 #include "lm_head/cuda/launch.h"
@@ -26,12 +27,8 @@ __global__ void __launch_bounds__(kPickShape.threads())
   const int64_t i = blockIdx.x, first = int64_t{blockIdx.y} * kPickShape.weight_rows();
   const HeadRow& row = c.rows[i];
   if (row.is_padded()) return;
-  const auto place_of = [&](int j) {
-    const int64_t id = given_id(c, i, first + j);
-    return id < 0 ? -1 : id - id_range(c.head.options).first;
-  };
-  const ProductParams product{
-      {c.x, c.head.h.dtype, {c.plan.x_pitch, 1}}, c.head.weight, i + 1};  // one token
+  const auto place_of = [&](int j) { return given_place(c, i, first + j); };
+  const ProductParams product = head_product(c, i + 1);  // one token
   Product<T, kPickShape>(product, shared, place_of, i).compute(shared);
   const int j = static_cast<int>(threadIdx.x);
   if (j >= kPickShape.weight_rows() || first + j >= c.ids.num_cols) return;
@@ -86,15 +83,10 @@ __global__ void __launch_bounds__(kFinishBlock)
 template <class T>
 cudaError_t launch_given(const HeadLaunch& c, cudaStream_t stream) {
   if (const auto error = launch_head_given_sm90(c, stream)) return *error;
-  constexpr int kBytes = kPickShape.smem_bytes();
-  const auto kernel = head_given_kernel<T>;
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  if (error != cudaSuccess) return error;
   const int64_t tiles = (c.ids.num_cols + kPickShape.weight_rows() - 1) / kPickShape.weight_rows();
   const dim3 grid(static_cast<uint32_t>(c.head.options.num_rows), static_cast<uint32_t>(tiles));
-  kernel<<<grid, kPickShape.threads(), kBytes, stream>>>(c);
-  return cudaGetLastError();
+  return launch_with_memory(head_given_kernel<T>, grid, kPickShape.threads(),
+                            kPickShape.smem_bytes(), stream, c);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "device/elements.cuh"
 #include "device/ptx.cuh"
+#include "gemm/cuda/product.cuh"
 #include "lm_head/cuda/finish.cuh"
 #include "lm_head/cuda/flags.cuh"
 #include "lm_head/cuda/head.h"
@@ -23,6 +24,17 @@ static __device__ int64_t given_id(const HeadLaunch& c, int64_t i, int64_t k) {
   const IdRange ids = id_range(c.head.options);
   const int64_t id = k < c.ids.num_cols ? c.ids(i, k) : -1;
   return id >= ids.first && id < ids.last ? id : -1;
+}
+
+// Where it stands among the rows of the weight; -1: nowhere.
+static __device__ int64_t given_place(const HeadLaunch& c, int64_t i, int64_t k) {
+  const int64_t id = given_id(c, i, k);
+  return id < 0 ? -1 : id - id_range(c.head.options).first;
+}
+
+// The product with the first num_tokens rows.
+static __device__ ProductParams head_product(const HeadLaunch& c, int64_t num_tokens) {
+  return {{c.x, c.head.h.dtype, {c.plan.x_pitch, 1}}, c.head.weight, num_tokens};
 }
 
 // The key of that id, whose sum is known; 0: no finite logit here.

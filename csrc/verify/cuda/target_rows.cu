@@ -3,9 +3,8 @@
 //   grid   num_rows
 //   block  kFinishBlock = 256
 //   smem   44 KB
-//   reads  the tiles' results, or the record, and a sparse q once; logits at the ids that q lists;
-//   a
-//          row again only where its filter keeps more than 64 ids
+//   reads  the tiles' results, or the record, and a sparse q once; logits at the ids that q
+//          lists; a row again only where its filter keeps more than 64 ids
 //
 // Reference: python/dflash_ops/reference/rejection.py
 
