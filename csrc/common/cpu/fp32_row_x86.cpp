@@ -2,13 +2,6 @@
 
 namespace dflash {
 
-const RowKernels& row_kernels() {
-  switch (cpu_isa()) {
-    case Isa::kAvx512Bf16:
-    case Isa::kAvx512: return kRowAvx512;
-    case Isa::kAvx2: return kRowAvx2;
-    default: return kRowPortable;
-  }
-}
+const RowKernels& row_kernels() { return of_isa(kRowPortable, kRowAvx2, kRowAvx512); }
 
 }  // namespace dflash

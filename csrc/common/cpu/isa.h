@@ -17,6 +17,13 @@ bool pin_cpu_isa(std::string_view name);  // false: this machine has none of tha
 const char* isa_name(Isa isa);
 std::string isa_names();  // those that this machine has, oldest first, with ", " between
 
+// The one of three that the instruction set in use takes.
+template <class T>
+static const T& of_isa(const T& portable, const T& avx2, const T& avx512) {
+  const Isa isa = cpu_isa();
+  return isa >= Isa::kAvx512 ? avx512 : isa == Isa::kAvx2 ? avx2 : portable;
+}
+
 // Of the file for this architecture (isa_x86.cpp, isa_generic.cpp).
 bool has_isa(Isa isa);
 uint32_t flush_denormals();  // turns FTZ and DAZ on; returns what restore_denormals wants back

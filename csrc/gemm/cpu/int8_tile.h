@@ -136,12 +136,16 @@ void int8_tile(const Int8Args& a) {
   }
 }
 
+// Sums of integers and of floats share the registers: for many rows, a vector at a time.
+template <class V>
+constexpr int int8_vecs(int rows) {
+  return rows > 4 ? 1 : V::vecs(rows);
+}
+
 template <class V, Codes kCodes, size_t... kRowsMinus1>
 constexpr std::array<void (*)(const Int8Args&), V::kMaxRows> int8_tiles(
     std::index_sequence<kRowsMinus1...>) {
-  // Sums of integers and of floats share the registers: for many rows, a vector at a time.
-  return {int8_tile < V, kCodes, kRowsMinus1 + 1,
-          kRowsMinus1 < 4 ? V::vecs(kRowsMinus1 + 1) : 1 > ...};
+  return {int8_tile<V, kCodes, kRowsMinus1 + 1, int8_vecs<V>(kRowsMinus1 + 1)>...};
 }
 
 template <class V, Codes kCodes>

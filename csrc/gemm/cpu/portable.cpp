@@ -95,7 +95,7 @@ struct Portable {
   }
   static F floats(const char* data, DType dtype) {
     F values;
-    load_floats(data, dtype, kWidth, values.lanes);
+    dflash::load(data, dtype, kWidth, values.lanes);
     return values;
   }
   static void prefetch(const char* p) { __builtin_prefetch(p); }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "common/cpu/fp32_row_loops.h"
 #include "common/dispatch.h"
 #include "common/expf.h"
 #include "common/rms.h"
@@ -22,14 +23,7 @@ int64_t row_bytes(DType dtype, const RowForm& form) {
   return ((bytes + 63) / 64 | 1) * 64;
 }
 
-// to[i] = from[i] as a float, of any dtype, for i < count.
-void load_floats(const void* data, DType dtype, int64_t count, float* to) {
-  (void)with_dtype<float, BF16, F16>(dtype, [&](auto type) {
-    using T = typename decltype(type)::type;
-    const T* from = static_cast<const T*>(data);
-    for (int64_t i = 0; i < count; ++i) to[i] = to_float(from[i]);
-  });
-}
+int64_t float_bytes(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 
 constexpr int64_t kPiece = 512;  // elements that a loop over a row keeps on the stack
 
@@ -38,8 +32,8 @@ template <class T>
 void norm_piece(const T* x, float scale, const ArrayView<1>& weight, int64_t first, int64_t count,
                 T* to) {
   float weights[kPiece];
-  const int64_t bytes = weight.dtype == DType::kF32 ? 4 : 2;
-  load_floats(static_cast<const char*>(weight.data) + first * bytes, weight.dtype, count, weights);
+  const int64_t bytes = float_bytes(weight.dtype);
+  load(static_cast<const char*>(weight.data) + first * bytes, weight.dtype, count, weights);
   for (int64_t i = 0; i < count; ++i) {
     to[i] = from_float<T>(rms_apply(to_float(x[first + i]), scale, weights[i]));
   }
@@ -118,17 +112,10 @@ void pack_row(const void* row, DType dtype, const RowForm& form, const ArrayView
 // out[row, first .. first + count) = values, rounded.
 void store_floats(const ArrayOut<2>& out, int64_t row, int64_t first, int64_t count,
                   const float* values) {
-  (void)with_dtype<float, BF16, F16>(out.dtype, [&](auto type) {
-    using T = typename decltype(type)::type;
-    const int64_t stride = out.strides[1];
-    T* to = out.at<T>(row) + first * stride;
-    __builtin_prefetch(to + count * stride, 1);  // where the row goes on in the next block
-    if (stride == 1) {
-      for (int64_t i = 0; i < count; ++i) to[i] = from_float<T>(values[i]);
-    } else {
-      for (int64_t i = 0; i < count; ++i) to[i * stride] = from_float<T>(values[i]);
-    }
-  });
+  const int64_t bytes = float_bytes(out.dtype), stride = out.strides[1];
+  char* to = static_cast<char*>(out.data) + (row * out.strides[0] + first * stride) * bytes;
+  __builtin_prefetch(to + count * stride * bytes, 1);  // where the row goes on in the next block
+  store(values, count, out.dtype, to, stride);
 }
 
 void norm_row(const RmsNormParams& p, int64_t row) {
@@ -141,7 +128,7 @@ void norm_row(const RmsNormParams& p, int64_t row) {
       T normed[kPiece];
       float values[kPiece];
       norm_piece(x, scale, p.weight, k, count, normed);
-      load_floats(normed, p.x.dtype, count, values);
+      load(normed, p.x.dtype, count, values);
       store_floats(p.out, row, k, count, values);
     }
   });
@@ -150,12 +137,10 @@ void norm_row(const RmsNormParams& p, int64_t row) {
 // values[i] += view[row, first + i]
 void add_floats(const ArrayView<2>& view, int64_t row, int64_t first, int64_t count,
                 float* values) {
-  (void)with_dtype<float, BF16, F16>(view.dtype, [&](auto type) {
-    using T = typename decltype(type)::type;
-    const T* from = view.at<T>(row) + first;
-    __builtin_prefetch(from + count);  // where the row goes on in the next block
-    for (int64_t i = 0; i < count; ++i) values[i] += to_float(from[i]);
-  });
+  const int64_t bytes = float_bytes(view.dtype);
+  const char* from = static_cast<const char*>(view.data) + (row * view.strides[0] + first) * bytes;
+  __builtin_prefetch(from + count * bytes);  // where the row goes on in the next block
+  add(from, view.dtype, count, values);
 }
 
 float silu(float x) { return x / (1.0f + exp_f32(-x)); }

@@ -2,13 +2,6 @@
 
 namespace dflash {
 
-const LawKernels& law_kernels() {
-  switch (cpu_isa()) {
-    case Isa::kAvx512Bf16:
-    case Isa::kAvx512: return kLawAvx512;
-    case Isa::kAvx2: return kLawAvx2;
-    default: return kLawPortable;
-  }
-}
+const LawKernels& law_kernels() { return of_isa(kLawPortable, kLawAvx2, kLawAvx512); }
 
 }  // namespace dflash
