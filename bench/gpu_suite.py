@@ -11,7 +11,6 @@ Ends with a table, what misses its aim, and 1 if a test failed or a row had othe
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from pathlib import Path
 import bench_gemm
 import run
 import torch
+from output import write_json
 from suite import checks, invariance, report, shapes, timing
 
 PARTS = ("tests", "columns", "rows", "record", "sanitizer", "times")
@@ -156,7 +156,7 @@ def main(arguments: list[str] | None = None) -> int:
         file = RESULTS / f"{slug(found['machine']['gpu'])}.json"
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(found, indent=1) + "\n")
+        write_json(found, file)
         if not report.plots(found["times"], options.plots or file.parent):
             print("no matplotlib: no plots", file=sys.stderr)
     print(report.table(found["times"]))

@@ -8,7 +8,6 @@ the tokens must also be those of plain decoding. On a CPU: the first way and tha
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from pathlib import Path
 import cuda_loop
 import torch
 from cycle import KINDS, SMALL, TINY, Cycle, Shape
+from output import write_json
 
 from dflash_ops.decoder import Engine, Settings
 
@@ -127,11 +127,7 @@ def main(arguments: list[str] | None = None) -> None:
     shape = SMALL if options.device == "cuda" else TINY
     device = torch.device(options.device)
     rows = [r for kind in options.kind for r in run(shape, kind, options.tokens, device)]
-    text = json.dumps(rows, indent=1)
-    if options.json:
-        options.json.write_text(text + "\n")
-    else:
-        print(text)
+    write_json(rows, options.json)
 
 
 if __name__ == "__main__":

@@ -54,12 +54,12 @@ def measure(model: Model, prompt: list[int], batch: int) -> tuple[int, float, fl
         for func, args, kwargs in recorder.calls:
             func(*args, **kwargs)
 
+    state = [x for x in vars(engine.state).values() if torch.is_tensor(x)]
     pairs = []
     while len(pairs) < STEPS and engine.has_work:
         # Replayed calls write what they wrote before; a request's own state is kept from them.
-        kept = [x.clone() for x in vars(engine.state).values() if torch.is_tensor(x)]
+        kept = [x.clone() for x in state]
         ops = seconds(replay)
-        state = (x for x in vars(engine.state).values() if torch.is_tensor(x))
         for x, value in zip(state, kept, strict=True):
             x.copy_(value)
         pairs.append((seconds(engine.step), ops))

@@ -17,7 +17,7 @@ from sequences import (
     same_bits,
 )
 
-from dflash_ops import cpu_isa, cpu_isas, pin_cpu_isa, tree_attention
+from dflash_ops import tree_attention
 
 OPTIONS = [{}, {"window_left": 70}, {"softcap": 2.0, "window_left": 600}]
 
@@ -118,32 +118,21 @@ def test_group_changes_no_bit(device):
     ],
 )
 @pytest.mark.parametrize("dims", [(8, 8), (72, 40), (128, 96), (256, 192)])
-def test_instruction_sets_change_no_bit(dtype, dims):
+def test_instruction_sets_change_no_bit(each_isa, dtype, dims):
     cache_dtype = {"dtype": dtype} if dtype.itemsize > 1 else {"cache_dtype": dtype}
     requests = [(530, 9, False), (40, 30, True), (3, 1, False)]
     call = make_call(requests, (7, 1), dims, **cache_dtype)
     call |= {"softcap": 5.0, "window_left": 520, "sinks": torch.ones(7)}
-    results = list(each_isa(call))
+    results = list(each_isa(lambda: tree_attention(**call)))
     assert all(same_bits(result, results[0]) for result in results)
 
 
-def test_denormals_are_the_same_for_every_instruction_set():
+def test_denormals_are_the_same_for_every_instruction_set(each_isa):
     """Elements down to 2^-133 and their products, which the bf16 dot product flushes."""
     call = make_call([(200, 9, False)], (4, 2), (64, 32), dtype=torch.bfloat16)
     g = torch.Generator().manual_seed(0)
     for name in ("q", "k_cache", "v_cache"):
         exponents = torch.randint(-133, -55, call[name].shape, generator=g)
         call[name] = torch.ldexp(call[name].double(), exponents).bfloat16()
-    results = list(each_isa(call | {"scale": 2.0**120}))
+    results = list(each_isa(lambda: tree_attention(**call, scale=2.0**120)))
     assert all(same_bits(result, results[0]) for result in results)
-
-
-def each_isa(call):
-    """The call under each instruction set of this machine, portable first."""
-    in_use = cpu_isa()
-    try:
-        for isa in cpu_isas():
-            pin_cpu_isa(isa)
-            yield tree_attention(**call)
-    finally:
-        pin_cpu_isa(in_use)

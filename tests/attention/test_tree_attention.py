@@ -17,7 +17,7 @@ from sequences import (
     same_bits,
 )
 
-from dflash_ops import Attended, Status, cpu_isa, cpu_isas, pin_cpu_isa, reference, tree_attention
+from dflash_ops import Attended, Status, reference, tree_attention
 
 OP = torch.ops.dflash.tree_attention
 FLOATS = [torch.float32, torch.bfloat16, torch.float16]
@@ -160,7 +160,7 @@ def test_quantised_cache(device, cache_dtype, page_size):
 
 
 @pytest.mark.parametrize("cache_dtype", QUANTISED)
-def test_every_stored_byte_is_read_right(device, cache_dtype):
+def test_every_stored_byte_is_read_right(device, each_isa, cache_dtype):
     """One key each, so the output is the value; NaN stays NaN, infinities are values."""
     stored = torch.arange(256, dtype=torch.uint8).view(cache_dtype).view(32, 1, 1, 8)
     call = {
@@ -171,14 +171,9 @@ def test_every_stored_byte_is_read_right(device, cache_dtype):
         "cu_rows": torch.arange(33),
         "ctx_lens": torch.zeros(32, dtype=torch.int64),
     }
-    want, in_use = stored.float().flatten().nan_to_num(777), cpu_isa()
-    try:
-        for isa in cpu_isas():
-            pin_cpu_isa(isa)
-            got = tree_attention(**moved(call, device)).out.cpu()
-            assert torch.equal(got.flatten().nan_to_num(777), want), isa
-    finally:
-        pin_cpu_isa(in_use)
+    want = stored.float().flatten().nan_to_num(777)
+    for got in each_isa(lambda: tree_attention(**moved(call, device)).out.cpu()):
+        assert torch.equal(got.flatten().nan_to_num(777), want)
 
 
 # --- masks, padding, layouts ---

@@ -56,26 +56,22 @@ inline constexpr int kPerWord = 4 / sizeof(typename Element::Stored);
 // ---- fragments: the register of lane 4g + t is column t of row g of a matrix of 8 x 4 words
 using Words = uint32_t __attribute__((vector_size(64)));
 
+// 32 words: the first 16 of `to` are those that `places` names, the others stand `step` further.
+inline void shuffle(const uint32_t* from, uint32_t* to, const Words& places, uint32_t step) {
+  Words low, high;
+  std::memcpy(&low, from, sizeof low);
+  std::memcpy(&high, from + 16, sizeof high);
+  const Words first = __builtin_shuffle(low, high, places);
+  const Words second = __builtin_shuffle(low, high, places + step);
+  std::memcpy(to, &first, sizeof first);
+  std::memcpy(to + 16, &second, sizeof second);
+}
 // 8 rows of 4 words -> 4 of 8, and back.
 inline void transpose(const uint32_t* rows, uint32_t* columns) {
-  constexpr Words kFirst{0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29};
-  Words low, high;
-  std::memcpy(&low, rows, sizeof low);
-  std::memcpy(&high, rows + 16, sizeof high);
-  const Words first = __builtin_shuffle(low, high, kFirst);
-  const Words second = __builtin_shuffle(low, high, kFirst + 2);
-  std::memcpy(columns, &first, sizeof first);
-  std::memcpy(columns + 16, &second, sizeof second);
+  shuffle(rows, columns, Words{0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29}, 2);
 }
 inline void transpose_back(const uint32_t* columns, uint32_t* rows) {
-  constexpr Words kFirst{0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27};
-  Words low, high;
-  std::memcpy(&low, columns, sizeof low);
-  std::memcpy(&high, columns + 16, sizeof high);
-  const Words first = __builtin_shuffle(low, high, kFirst);
-  const Words second = __builtin_shuffle(low, high, kFirst + 4);
-  std::memcpy(rows, &first, sizeof first);
-  std::memcpy(rows + 16, &second, sizeof second);
+  shuffle(columns, rows, Words{0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27}, 4);
 }
 
 // Registers of A: rows 0 to 7 and 8 to 15 of the first 4 words of k, then of the next.
