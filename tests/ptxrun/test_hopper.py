@@ -15,7 +15,14 @@ FAULTS = [
     "no store wait",
     "no empty wait",
     "short expect",
+    "no init fence",
+    "no init barrier",
+    "wrong parity",
+    "loads in vain",
+    "leaves a store",
 ]
+ORDERS = [Order.FORWARD, Order.REVERSE, Order.RANDOM]
+LANDINGS = [Landing.LATEST, Landing.EARLIEST, Landing.RANDOM]
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +30,8 @@ def program():
     return ptxrun.Program(Path(__file__).parent / "programs/hopper.cu", "sm_90a")
 
 
-@pytest.mark.parametrize("order", [Order.FORWARD, Order.REVERSE, Order.RANDOM])
-@pytest.mark.parametrize("landing", [Landing.LATEST, Landing.EARLIEST, Landing.RANDOM])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("landing", LANDINGS)
 def test_pipeline_in_any_schedule(program, order, landing):
     x = torch.randn(2048)
     for seed in range(3):
@@ -34,20 +41,29 @@ def test_pipeline_in_any_schedule(program, order, landing):
         assert torch.equal(y, x + 1)
 
 
+@pytest.mark.parametrize("landing", LANDINGS)
 @pytest.mark.parametrize(
     ("fault", "text"),
     [
-        ("no expect", "async copy not waited for|uninitialised"),
-        ("no wait", "async copy not waited for|uninitialised"),
+        ("no expect", "async copy not waited for|uninitialised|race: read after write"),
+        ("no wait", "async copy not waited for|uninitialised|race: read after write"),
         ("no fence", "no fence.proxy.async"),
         ("no store wait", "race: write after read"),
         ("no empty wait", "race|async copy not waited for"),
-        ("short expect", "hang|mbarrier|async copy not waited for"),
+        ("short expect", "hang .* is waiting"),
+        ("no init fence", "no fence after mbarrier.init"),
+        ("no init barrier", "mbarrier .* (is none|nothing orders before this)"),
+        ("wrong parity", "hang|async copy not waited for|race"),
+        ("loads in vain", "mbarrier .* 1024 bytes are pending|no wait has seen it complete"),
+        ("leaves a store", "a bulk store may still read its shared memory"),
     ],
 )
-def test_each_step_is_needed(program, fault, text):
+def test_each_step_is_needed(program, fault, text, landing):
     x, y = torch.randn(2048), torch.zeros(2048)
-    with pytest.raises(KernelError, match=text):
+    with (
+        ptxrun.using(landing=landing, max_instructions=10**6),
+        pytest.raises(KernelError, match=text),
+    ):
         program("run_pipe", FAULTS.index(fault), x, y, len(x))
 
 
@@ -71,7 +87,15 @@ def test_tiles_are_swizzled(program, swizzle):
         assert torch.equal(out.view(torch.int16).view(-1, 8), swizzled)
 
 
-def test_clusters_share_memory(program):
-    out = torch.zeros(8, dtype=torch.int32)
-    assert program("run_neighbours", out) == 0
-    assert out.tolist() == [103, 100, 101, 102] * 2
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_clusters_share_memory(program, size, order):
+    out = torch.zeros(16, dtype=torch.int32)
+    with ptxrun.using(order=order):
+        assert program("run_neighbours", out, size) == 0
+    assert out.tolist() == [100 + (rank - 1) % size for rank in range(size)] * (16 // size)
+
+
+def test_a_cluster_has_eight_ctas_at_most(program):
+    with pytest.raises(KernelError, match="a cluster has 8 CTAs at most"):
+        program("run_neighbours", torch.zeros(16, dtype=torch.int32), 16)

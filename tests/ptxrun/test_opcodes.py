@@ -292,6 +292,11 @@ def test_narrow_floats_round_as_torch_does():
         assert torch.equal(got.isnan(), nan) and torch.equal(got[~nan], want[~nan]), name
         back = run(f"cvt.f32.{name} d, a0;", "f32", ["b16"], [want.view(torch.int16)])
         assert torch.equal(back.view(torch.float32)[~nan], want.float()[~nan]), name
+        # Two at a time: the first operand is the upper half.
+        pair = run(f"cvt.rn.{name}x2.f32 d, a0, a1;", "b32", ["f32"] * 2, [bits, bits.flip(0)])
+        high, low = ((pair >> shift).to(torch.int16).view(dtype) for shift in (16, 0))
+        assert torch.equal(high[~nan], want[~nan]), name
+        assert torch.equal(low[~nan.flip(0)], want.flip(0)[~nan.flip(0)]), name
 
 
 @pytest.mark.parametrize(

@@ -228,6 +228,22 @@ def test_matrices_are_stored_and_transposed():
         assert torch.equal(got.view(torch.int16).view(8, 8), want), trans
 
 
+@pytest.mark.parametrize("trans", ["", ".trans"])
+@pytest.mark.parametrize("count", [2, 4])
+def test_several_matrices_are_stored(count, trans):
+    """Lane i has the address of row i % 8 of matrix i / 8; rows lie 16 bytes apart."""
+    words = torch.randint(-(2**31), 2**31 - 1, (count, LANES), dtype=torch.int32)
+    registers = ", ".join(f"a{i}" for i in range(count))
+    for i in range(count):
+        body = f"""{{ .shared .align 16 .b8 s[512]; .reg .b32 x, y; mov.u32 x, s;
+        and.b32 y, tid, {8 * count - 1}; shl.b32 y, y, 4; add.u32 y, x, y;
+        stmatrix.sync.aligned.m8n8.x{count}{trans}.shared.b16 [y], {{{registers}}};
+        bar.warp.sync -1; shl.b32 y, tid, 2; add.u32 y, x, y; ld.shared.b32 d, [y+{128 * i}]; }}"""
+        got = run(body, "b32", ["b32"] * count, list(words), target="sm_90a")
+        matrix = words[i].view(torch.int16).view(8, 8)
+        assert torch.equal(got.view(torch.int16).view(8, 8), matrix.T if trans else matrix)
+
+
 def test_every_instruction_has_a_test():
     tests = "".join(
         p.read_text() for p in Path(__file__).parent.rglob("*") if p.suffix in (".py", ".cu")

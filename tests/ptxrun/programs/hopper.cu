@@ -4,6 +4,7 @@
 #include <cuda.h>
 
 #include <cstdint>
+#include <utility>
 
 namespace {
 
@@ -29,6 +30,7 @@ __device__ void wait(uint64_t* barrier, int parity) {
       "r"(parity)
       : "memory");
 }
+__device__ void fence_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 __device__ void fence_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ void bulk_load(void* to, const void* from, int bytes, uint64_t* barrier) {
   asm volatile(
@@ -45,7 +47,20 @@ __device__ void bulk_store(void* to, const void* from, int bytes) {
 }
 __device__ void bulk_wait() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
-enum Fault { kNone, kNoExpect, kNoWait, kNoFence, kNoStoreWait, kNoEmptyWait, kShortExpect };
+enum Fault {
+  kNone,
+  kNoExpect,
+  kNoWait,
+  kNoFence,
+  kNoStoreWait,
+  kNoEmptyWait,
+  kShortExpect,
+  kNoInitFence,
+  kNoInitBarrier,
+  kWrongParity,
+  kLoadsInVain,
+  kLeavesStore
+};
 
 // Adds one to `count` floats, 256 at a time, through two stages filled by a producer warp.
 template <Fault kFault>
@@ -56,10 +71,12 @@ __device__ void pipeline(const float* in, float* out, int count) {
   const int t = static_cast<int>(threadIdx.x);
   if (t == 0) {
     for (int s = 0; s < 2; ++s) init(&full[s], 1), init(&empty[s], 128);
+    if (kFault != kNoInitFence) fence_init();
   }
-  __syncthreads();
+  if (kFault != kNoInitBarrier) __syncthreads();
   if (t >= 128) {  // the producer
-    for (int i = 0; t == 128 && i < count / 256; ++i) {
+    const int loads = count / 256 + (kFault == kLoadsInVain ? 1 : 0);
+    for (int i = 0; t == 128 && i < loads; ++i) {
       const int s = i % 2, round = i / 2;
       if (kFault != kNoEmptyWait && round > 0) wait(&empty[s], (round - 1) % 2);
       if (kFault == kNoExpect) {
@@ -67,13 +84,13 @@ __device__ void pipeline(const float* in, float* out, int count) {
       } else {
         arrive_expect(&full[s], kFault == kShortExpect ? 1008 : 1024);
       }
-      bulk_load(stage[s], in + 256 * i, 1024, &full[s]);
+      bulk_load(stage[s], in + 256 * i % count, 1024, &full[s]);
     }
     return;
   }
   for (int i = 0; i < count / 256; ++i) {
     const int s = i % 2, round = i / 2;
-    if (kFault != kNoWait) wait(&full[s], round % 2);
+    if (kFault != kNoWait) wait(&full[s], (round + (kFault == kWrongParity ? 1 : 0)) % 2);
     const float a = stage[s][t], b = stage[s][t + 128];
     arrive(&empty[s]);
     if (t == 0 && kFault != kNoStoreWait) bulk_wait();
@@ -84,7 +101,7 @@ __device__ void pipeline(const float* in, float* out, int count) {
     asm volatile("bar.sync 1, 128;" ::: "memory");
     if (t == 0) bulk_store(out + 256 * i, result, 1024);
   }
-  if (t == 0) bulk_wait();
+  if (t == 0 && kFault != kLeavesStore) bulk_wait();
 }
 
 // A tile of a tensor as it lies in shared memory, copied out by ordinary loads.
@@ -93,6 +110,7 @@ __device__ void dump_tile(const CUtensorMap* map, uint32_t* out, int words, int 
   __shared__ __align__(8) uint64_t barrier;
   if (threadIdx.x == 0) {
     init(&barrier, 1);
+    fence_init();
     arrive_expect(&barrier, words * 4);
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, "
@@ -118,7 +136,8 @@ __global__ void pipe(const float* in, float* out, int count) {
 }
 
 // Every CTA of a cluster adds its rank to its right neighbour's number.
-__global__ void __cluster_dims__(4, 1, 1) neighbours(int* out) {
+template <int kSize>
+__global__ void __cluster_dims__(kSize, 1, 1) neighbours(int* out) {
   __shared__ int number;
   uint32_t rank, remote;
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -126,7 +145,7 @@ __global__ void __cluster_dims__(4, 1, 1) neighbours(int* out) {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
                : "=r"(remote)
-               : "r"(shared(&number)), "r"((rank + 1) % 4));
+               : "r"(shared(&number)), "r"((rank + 1) % kSize));
   if (threadIdx.x == 0) {
     asm volatile("red.shared::cluster.add.u32 [%0], %1;" ::"r"(remote), "r"(rank) : "memory");
   }
@@ -134,17 +153,15 @@ __global__ void __cluster_dims__(4, 1, 1) neighbours(int* out) {
   if (threadIdx.x == 0) out[blockIdx.x] = number;
 }
 
+template <int... kFaults>
+void launch_pipe(int fault, const float* in, float* out, int count,
+                 std::integer_sequence<int, kFaults...>) {
+  ((fault == kFaults ? pipe<static_cast<Fault>(kFaults)><<<1, 160>>>(in, out, count) : void()),
+   ...);
+}
+
 extern "C" int run_pipe(int fault, const float* in, float* out, int count) {
-  switch (fault) {
-    case kNone: pipe<kNone><<<1, 160>>>(in, out, count); break;
-    case kNoExpect: pipe<kNoExpect><<<1, 160>>>(in, out, count); break;
-    case kNoWait: pipe<kNoWait><<<1, 160>>>(in, out, count); break;
-    case kNoFence: pipe<kNoFence><<<1, 160>>>(in, out, count); break;
-    case kNoStoreWait: pipe<kNoStoreWait><<<1, 160>>>(in, out, count); break;
-    case kNoEmptyWait: pipe<kNoEmptyWait><<<1, 160>>>(in, out, count); break;
-    case kShortExpect: pipe<kShortExpect><<<1, 160>>>(in, out, count); break;
-    default: return -1;
-  }
+  launch_pipe(fault, in, out, count, std::make_integer_sequence<int, kLeavesStore + 1>());
   return cudaGetLastError();
 }
 
@@ -169,7 +186,12 @@ extern "C" int run_dump(const uint16_t* in, uint32_t* out, int rows, int cols, i
   return cudaGetLastError();
 }
 
-extern "C" int run_neighbours(int* out) {
-  neighbours<<<8, 32>>>(out);
+extern "C" int run_neighbours(int* out, int size) {
+  switch (size) {
+    case 2: neighbours<2><<<16, 32>>>(out); break;
+    case 4: neighbours<4><<<16, 32>>>(out); break;
+    case 8: neighbours<8><<<16, 32>>>(out); break;
+    default: neighbours<16><<<16, 32>>>(out);
+  }
   return cudaGetLastError();
 }

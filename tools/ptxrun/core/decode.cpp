@@ -11,7 +11,7 @@ const InstructionTable& table() {
     InstructionTable t;
     for (const auto add :
          {add_integer, add_extended, add_compare, add_float, add_packed, add_convert, add_control,
-          add_memory, add_exchange, add_matrix, add_copy, add_mbarrier, add_wgmma}) {
+          add_memory, add_exchange, add_matrix, add_copy, add_mbarrier, add_cluster, add_wgmma}) {
       add(t);
     }
     return t;

@@ -27,6 +27,7 @@ void add_exchange(InstructionTable& table);
 void add_matrix(InstructionTable& table);
 void add_copy(InstructionTable& table);
 void add_mbarrier(InstructionTable& table);
+void add_cluster(InstructionTable& table);
 void add_wgmma(InstructionTable& table);
 
 class Decoder {

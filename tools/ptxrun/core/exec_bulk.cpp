@@ -13,21 +13,6 @@
 namespace ptxrun {
 namespace {
 
-// Loads land now, or later from a queue.
-void issue(Grid& grid, std::function<void()> land) {
-  if (grid.options.landing == Landing::kEarliest) return land();
-  grid.bulk_loads.push_back(std::move(land));
-}
-
-void store(Warp& w, std::function<void()> land, uint32_t clock) {
-  w.bulk.clock = std::max(w.bulk.clock, clock);
-  if (w.cta->grid->options.landing == Landing::kEarliest) {
-    land();
-    land = [] {};
-  }
-  w.bulk.stores.push_back(std::move(land));
-}
-
 uint32_t read_by_proxy(Warp& w, const Instruction& in, uint32_t offset, uint32_t bytes) {
   Cta& cta = *w.cta;
   const uint32_t clock = ++cta.reader_clock;
@@ -86,6 +71,7 @@ void bulk_load(Warp& w, const Instruction& in, uint32_t mask) {
     const uint64_t barrier = w.value(in.refs[3], lane) + static_cast<uint64_t>(in.table[2]);
     const Place signal = place_of(w, in, barrier, 8, lane);
     if (to.cta == nullptr || signal.cta == nullptr) return;
+    check_signal(w, in, signal, lane);
     const uint8_t* source = nullptr;
     if (in.flag) {
       const Place own = place_of(w, in, from, bytes, lane);
@@ -102,7 +88,7 @@ void bulk_load(Warp& w, const Instruction& in, uint32_t mask) {
       count_global_run(w, in, from, bytes, Touch::kRead);
       count_issued(w.cta->bulk_in_flight, w.cta->most_bulk_in_flight, bytes);
     }
-    issue(*w.cta->grid, [&w, &in, to, signal, source, bytes] {
+    w.cta->grid->issue([&w, &in, to, signal, source, bytes] {
       if (!in.flag) w.cta->bulk_in_flight -= bytes;
       std::memcpy(to.cta->shared.data() + to.offset, source, bytes);
       land_by_proxy(w, in, to, bytes);
@@ -125,12 +111,8 @@ void bulk_store(Warp& w, const Instruction& in, uint32_t mask) {
     count_shared_run(w, in, bytes);
     count_global_run(w, in, to, bytes, Touch::kWrite);
     const uint32_t clock = read_by_proxy(w, in, from.offset, bytes);
-    store(
-        w,
-        [from, target, bytes] {
-          std::memcpy(target, from.cta->shared.data() + from.offset, bytes);
-        },
-        clock);
+    issue_store(w, from.bytes(bytes), clock,
+                [target, bytes](const uint8_t* source) { std::memcpy(target, source, bytes); });
   });
 }
 
@@ -165,9 +147,10 @@ bool read_tile(Warp& w, const Instruction& in, size_t first, int64_t offset, int
   return true;
 }
 
-// Calls f(global bytes or null outside the tensor, shared bytes, size) for each run of a tile.
-template <class F>
-void for_runs(Warp& w, const Instruction& in, const Tile& tile, uint8_t* shared, uint32_t offset,
+// Calls f(global bytes or null outside the tensor, shared bytes, size) for each run of a tile,
+// which lies in shared memory at `offset`.
+template <class Byte, class F>
+void for_runs(Warp& w, const Instruction& in, const Tile& tile, Byte* shared, uint32_t offset,
               Touch touch, F&& f) {
   const TensorMap& map = tile.map;
   const uint32_t element = map.element_bytes, row_bytes = map.box[0] * element;
@@ -185,7 +168,7 @@ void for_runs(Warp& w, const Instruction& in, const Tile& tile, uint8_t* shared,
       const bool is_in = is_inside && at >= 0 && at < static_cast<int64_t>(map.extents[0]);
       const uint64_t address = row + static_cast<uint64_t>(at) * element;
       uint8_t* global = is_in ? reach(w, in, Space::kGlobal, address, element, 0, touch) : nullptr;
-      f(global, shared + swizzled(offset + done + x * element, map.swizzle), element, is_in);
+      f(global, shared + swizzled(offset + done + x * element, map.swizzle) - offset, element);
     }
     for (int d = 1; d < map.rank && ++index[d] == map.box[d]; ++d) index[d] = 0;
   }
@@ -215,6 +198,12 @@ void count_tile(Warp& w, const Instruction& in, const Tile& tile, Touch touch) {
   count_shared_run(w, in, tile.bytes);
 }
 
+bool starts_well(Warp& w, const Instruction& in, const Place& place, int lane) {
+  if (place.offset % 128 == 0) return true;
+  w.cta->grid->report(w, "misaligned", in.index, lane, "a tile must start at 128 bytes");
+  return false;
+}
+
 // refs: destination, mbarrier, CTA mask, map, coordinates
 void tensor_load(Warp& w, const Instruction& in, uint32_t mask) {
   for_lanes(mask, [&](int lane) {
@@ -224,21 +213,19 @@ void tensor_load(Warp& w, const Instruction& in, uint32_t mask) {
     const uint64_t barrier = w.value(in.refs[1], lane) + static_cast<uint64_t>(in.table[2]);
     Place to = place_of(w, in, at, tile->bytes, lane), signal = place_of(w, in, barrier, 8, lane);
     if (to.cta == nullptr || signal.cta == nullptr) return;
-    if (to.offset % 128 != 0) {
-      w.cta->grid->report(w, "misaligned", in.index, lane, "a tile must start at 128 bytes");
-      return;
-    }
+    if (!starts_well(w, in, to, lane)) return;
     uint64_t ctas = 1ull << to.cta->rank;
     if (in.flag) ctas = w.value(in.refs[2], lane);
     for (Cta* cta : w.cta->peers) {
       if ((ctas >> cta->rank & 1) == 0) continue;
       if (in.flag) to.cta = signal.cta = cta;
+      check_signal(w, in, signal, lane);
       write_by_proxy(w, in, to, tile->bytes, lane);
       count_issued(to.cta->bulk_in_flight, to.cta->most_bulk_in_flight, tile->bytes);
-      issue(*w.cta->grid, [&w, &in, tile, to, signal] {
+      w.cta->grid->issue([&w, &in, tile, to, signal] {
         to.cta->bulk_in_flight -= tile->bytes;
-        for_runs(w, in, *tile, to.cta->shared.data(), to.offset, Touch::kRead,
-                 [&](const uint8_t* global, uint8_t* shared, uint32_t bytes, bool) {
+        for_runs(w, in, *tile, to.cta->shared.data() + to.offset, to.offset, Touch::kRead,
+                 [&](const uint8_t* global, uint8_t* shared, uint32_t bytes) {
                    if (global != nullptr) {
                      std::memcpy(shared, global, bytes);
                    } else {
@@ -269,29 +256,23 @@ void tensor_store(Warp& w, const Instruction& in, uint32_t mask) {
     if (!read_tile(w, in, 1, in.table[0], lane, *tile)) return;
     const uint64_t at = w.value(in.refs[0], lane) + static_cast<uint64_t>(in.table[1]);
     const Place from = place_of(w, in, at, tile->bytes, lane);
-    if (from.cta == nullptr) return;
+    if (from.cta == nullptr || !starts_well(w, in, from, lane)) return;
     const uint32_t clock = read_by_proxy(w, in, from.offset, tile->bytes);
-    store(
-        w,
-        [&w, &in, tile, from] {
-          for_runs(w, in, *tile, from.cta->shared.data(), from.offset, Touch::kWrite,
-                   [&](uint8_t* global, const uint8_t* shared, uint32_t bytes, bool) {
-                     if (global == nullptr) return;
-                     in.flag ? add<float>(global, shared)
-                             : static_cast<void>(std::memcpy(global, shared, bytes));
-                   });
-        },
-        clock);
+    issue_store(w, from.bytes(tile->bytes), clock,
+                [&w, &in, tile, offset = from.offset](const uint8_t* source) {
+                  for_runs(w, in, *tile, source, offset, Touch::kWrite,
+                           [&](uint8_t* global, const uint8_t* shared, uint32_t bytes) {
+                             if (global == nullptr) return;
+                             in.flag ? add<float>(global, shared)
+                                     : static_cast<void>(std::memcpy(global, shared, bytes));
+                           });
+                });
     count_tile(w, in, *tile, Touch::kWrite);
   });
 }
 
-void commit(Warp& w, const Instruction&, uint32_t) {
-  w.bulk_groups.push_back(std::exchange(w.bulk, {}));
-}
-
 void wait(Warp& w, const Instruction& in, uint32_t) {
-  wait_for_bulk(w, static_cast<size_t>(in.value));
+  wait_for_bulk(w, static_cast<size_t>(in.value), in.flag);
 }
 
 void decode_tensor(Decoder& d) {
@@ -332,9 +313,10 @@ void decode_tensor(Decoder& d) {
 void decode_bulk(Decoder& d) {
   Instruction& out = d.out();
   if (d.has("commit_group")) {
-    out.run = commit;
+    out.run = commit_bulk;
   } else if (d.has("wait_group")) {
     out.value = d.integer(0);
+    out.flag = d.has("read");
     out.run = wait;
   } else if (d.has("prefetch")) {
     out.run = [](Warp&, const Instruction&, uint32_t) {};

@@ -92,7 +92,10 @@ void fence_proxy(Warp& w, const Instruction&, uint32_t) {
   std::vector<uint32_t>& fenced = w.cta->fenced;
   for (size_t i = 0; i < fenced.size(); ++i) fenced[i] = std::max(fenced[i], w.view.clocks[i]);
   ++w.view.clocks[w.id];
+  fence_mbarriers(w, false);
 }
+
+void fence_init(Warp& w, const Instruction&, uint32_t) { fence_mbarriers(w, true); }
 
 // griddepcontrol.wait: what the grid before has done is there.
 void wait_for_grid(Warp& w, const Instruction&, uint32_t) { w.view.clocks.back() = 1; }
@@ -115,9 +118,18 @@ void decode_branch(Decoder& d) {
   }
 }
 
+std::string text_at(Warp& w, const Instruction& in, uint64_t address, int lane) {
+  std::string text;
+  for (;; ++address) {
+    const uint8_t* p = reach(w, in, Space::kGeneric, address, 1, lane, Touch::kRead);
+    if (p == nullptr || *p == 0) return text;
+    text += static_cast<char>(*p);
+  }
+}
+
 // printf("...", args): the arguments lie in local memory as a C struct.
-std::string formatted(Warp& w, const Instruction& in, uint32_t mask, int lane,
-                      const std::string& format, uint64_t args) {
+std::string formatted(Warp& w, const Instruction& in, int lane, const std::string& format,
+                      uint64_t args) {
   std::string text;
   uint64_t at = 0;
   for (size_t i = 0; i < format.size(); ++i) {
@@ -139,29 +151,20 @@ std::string formatted(Warp& w, const Instruction& in, uint32_t mask, int lane,
       std::memcpy(&bits, p, bytes);
     }
     at += bytes;
-    char piece[128];
+    char piece[1024];
     if (is_float) {
       std::snprintf(piece, sizeof piece, spec.c_str(), std::bit_cast<double>(bits));
+    } else if (spec.back() == 's') {
+      std::snprintf(piece, sizeof piece, spec.c_str(), text_at(w, in, bits, lane).c_str());
     } else if (is_wide) {
-      std::snprintf(piece, sizeof piece, spec.back() == 's' ? "%#llx" : spec.c_str(),
-                    static_cast<unsigned long long>(bits));
+      std::snprintf(piece, sizeof piece, spec.c_str(), static_cast<unsigned long long>(bits));
     } else {
       std::snprintf(piece, sizeof piece, spec.c_str(), static_cast<uint32_t>(bits));
     }
     text += piece;
     i = end;
   }
-  static_cast<void>(mask);
   return text;
-}
-
-std::string text_at(Warp& w, const Instruction& in, uint64_t address, int lane) {
-  std::string text;
-  for (;; ++address) {
-    const uint8_t* p = reach(w, in, Space::kGeneric, address, 1, lane, Touch::kRead);
-    if (p == nullptr || *p == 0) return text;
-    text += static_cast<char>(*p);
-  }
 }
 
 uint64_t argument(Warp& w, const Instruction& in, size_t i, int lane) {
@@ -176,7 +179,7 @@ uint64_t argument(Warp& w, const Instruction& in, size_t i, int lane) {
 void call_printf(Warp& w, const Instruction& in, uint32_t mask) {
   for_lanes(mask, [&](int lane) {
     const std::string format = text_at(w, in, argument(w, in, 0, lane), lane);
-    const std::string text = formatted(w, in, mask, lane, format, argument(w, in, 1, lane));
+    const std::string text = formatted(w, in, lane, format, argument(w, in, 1, lane));
     std::fwrite(text.data(), 1, text.size(), stdout);
   });
 }
@@ -231,9 +234,10 @@ void add_control(InstructionTable& table) {
   table["call"] = decode_call;
   table["fence"] = table["membar"] = [](Decoder& d) {
     const bool is_wide = d.has("gpu") || d.has("sys") || d.has("gl");
-    d.out().run = d.has("proxy") ? (d.has("async") ? fence_proxy : nothing)
-                  : is_wide      ? [](Warp& w, const Instruction&, uint32_t) { fence(w); }
-                                 : nothing;
+    d.out().run = d.has("proxy")           ? (d.has("async") ? fence_proxy : nothing)
+                  : d.has("mbarrier_init") ? fence_init
+                  : is_wide                ? [](Warp& w, const Instruction&, uint32_t) { fence(w); }
+                                           : nothing;
   };
   table["griddepcontrol"] = [](Decoder& d) {
     d.out().run = d.has("wait") ? wait_for_grid : nothing;

@@ -22,25 +22,17 @@ void land(Warp& w, const AsyncCopy& copy, int lane) {
 }
 
 // Bytes of memory that they have read.
-uint64_t settle(Warp& w, const std::vector<AsyncCopy>& copies) {
+uint64_t settle(Warp& w, const std::vector<AsyncCopy>& copies, uint32_t agent, uint32_t clock) {
   uint64_t bytes = 0;
   for (const AsyncCopy& copy : copies) {
     for_lanes(copy.lanes & ~copy.landed, [&](int lane) { land(w, copy, lane); });
     bytes += copy.bytes * static_cast<uint64_t>(std::popcount(copy.reads));
     if (!w.cta->shadow.is_on()) continue;
     for_lanes(copy.lanes, [&](int lane) {
-      w.cta->shadow.land(w, copy.destinations[lane], copy.bytes, lane, copy.index);
+      w.cta->shadow.land(w, agent, clock, copy.destinations[lane], copy.bytes, lane, copy.index);
     });
   }
   return bytes;
-}
-
-bool lands_early(Grid& grid) {
-  switch (grid.options.landing) {
-    case Landing::kEarliest: return true;
-    case Landing::kRandom: return grid.random() % 2 == 0;
-    default: return false;
-  }
 }
 
 // How many bytes each lane copies; the rest of the destination is zero.
@@ -113,14 +105,12 @@ void wait(Warp& w, const Instruction& in, uint32_t) {
   wait_for_groups(w, static_cast<size_t>(in.value));
 }
 
-// cp.async.mbarrier.arrive: arrives once all the lane's copies so far have landed. The pending
-// count grows first, unless .noinc. Landing at once is a legal moment, and the one a wait may rely
-// on.
-void arrive_after_copies(Warp& w, const Instruction& in, uint32_t mask) {
-  std::vector<AsyncCopy> landed;
+// The copies so far of the lanes of the mask, which no group waits for any more.
+std::vector<AsyncCopy> take_copies(Warp& w, uint32_t mask) {
+  std::vector<AsyncCopy> taken;
   const auto take = [&](std::vector<AsyncCopy>& copies) {
     for (AsyncCopy& c : copies) {
-      AsyncCopy& ours = landed.emplace_back(c);
+      AsyncCopy& ours = taken.emplace_back(c);
       ours.lanes &= mask;
       ours.reads &= mask;
       c.lanes &= ~mask;
@@ -130,12 +120,21 @@ void arrive_after_copies(Warp& w, const Instruction& in, uint32_t mask) {
   };
   for (std::vector<AsyncCopy>& group : w.groups) take(group);
   take(w.copies);
-  const uint64_t bytes = settle(w, landed);
-  if (in.flag) {
-    arrive_at(w, in, mask, bytes);
-  } else {
-    w.in_flight_bytes -= bytes;
-  }
+  return taken;
+}
+
+// cp.async.mbarrier.arrive: the lanes arrive once all their copies so far have landed, with what
+// they have seen by now.
+void arrive_after_copies(Warp& w, const Instruction& in, uint32_t mask) {
+  const std::vector<Place> places = arrivals_of(w, in, mask);
+  if (places.empty()) return;
+  const auto agent = static_cast<uint32_t>(3 * w.cta->warps.size()) + 1 + w.id;
+  View seen = w.view;
+  seen.clocks[agent] = ++w.copy_clock;
+  w.cta->grid->issue([&w, &in, places, agent, seen, copies = take_copies(w, mask)] {
+    arrive_with(w, in, places, seen, settle(w, copies, agent, seen.clocks[agent]));
+  });
+  ++w.view.clocks[w.id];
 }
 
 void decode_copy(Decoder& d) {
@@ -171,33 +170,24 @@ void decode_copy(Decoder& d) {
 
 }  // namespace
 
+bool lands_early(Grid& grid) {
+  switch (grid.options.landing) {
+    case Landing::kEarliest: return true;
+    case Landing::kRandom: return grid.random() % 2 == 0;
+    default: return false;
+  }
+}
+
 void wait_for_groups(Warp& w, size_t may_pend) {
   while (w.groups.size() > may_pend) {
-    w.in_flight_bytes -= settle(w, w.groups.front());
+    w.in_flight_bytes -= settle(w, w.groups.front(), w.id, w.view.clocks[w.id]);
     w.groups.pop_front();
   }
 }
 
-void wait_for_bulk(Warp& w, size_t may_pend) {
-  const size_t reader = w.cta->warps.size() + 1 + w.id;
-  while (w.bulk_groups.size() > may_pend) {
-    for (const auto& store : w.bulk_groups.front().stores) store();
-    w.view.clocks[reader] = std::max(w.view.clocks[reader], w.bulk_groups.front().clock);
-    w.bulk_groups.pop_front();
-  }
-}
-
 void finish_copies(Warp& w) {
+  commit(w, {}, 0);
   wait_for_groups(w, 0);
-  w.in_flight_bytes -= settle(w, std::exchange(w.copies, {}));
-  const bool reads = std::ranges::any_of(
-      w.bulk_groups, [](const BulkGroup& group) { return !group.stores.empty(); });
-  if (reads || !w.bulk.stores.empty()) {
-    const auto last = static_cast<uint32_t>(w.cta->grid->kernel.code.size() - 1);
-    w.cta->grid->report(w, "bulk copy not waited for", last, 0,
-                        "the warp ends while a bulk store may still read its shared memory");
-  }
-  wait_for_bulk(w, 0);
 }
 
 void add_copy(InstructionTable& table) { table["cp"] = decode_copy; }

@@ -1,4 +1,4 @@
-// mbarrier: a count of arrivals and of bytes, in shared memory; clusters.
+// mbarrier: a count of arrivals and of bytes, in shared memory.
 
 #include <algorithm>
 #include <cstring>
@@ -19,8 +19,27 @@ struct Mbarrier {
 };
 static_assert(sizeof(Mbarrier) == 8);
 
+constexpr int64_t kMostTransactions = 1 << 20;
+
 Mbarrier& at(const Place& place) {
   return *reinterpret_cast<Mbarrier*>(place.cta->shared.data() + place.offset);
+}
+
+// Nothing may be under way when it goes, and nothing done that nobody knows of.
+void finish_mbarrier(Warp& w, const Place& place) {
+  Grid& grid = *w.cta->grid;
+  const MbarrierState& state = place.cta->mbarriers[place.offset];
+  if (const int64_t bytes = at(place).transactions; bytes != 0) {
+    grid.report(w, "mbarrier", state.expected_at, 0,
+                "at its end " + std::to_string(bytes) + " bytes are pending at shared byte " +
+                    std::to_string(place.offset));
+  }
+  for (const std::optional<uint32_t>& copy : {state.arriving_copy, state.complete_copy}) {
+    if (copy) {
+      grid.report(w, "bulk copy not waited for", *copy, 0,
+                  "no wait has seen it complete when its mbarrier ends");
+    }
+  }
 }
 
 void finish_phase(const Place& place) {
@@ -28,11 +47,12 @@ void finish_phase(const Place& place) {
   if (m.pending != 0 || m.transactions != 0) return;
   m.phase ^= 1;
   m.pending = m.count;
-  MbarrierViews& views = place.cta->mbarriers[place.offset];
-  views.complete = std::exchange(views.arriving, {});
+  MbarrierState& state = place.cta->mbarriers[place.offset];
+  state.complete = std::exchange(state.arriving, {});
+  if (state.arriving_copy) state.complete_copy = std::exchange(state.arriving_copy, {});
 }
 
-Place barrier_of(Warp& w, const Instruction& in, int lane) {
+Place address_of(Warp& w, const Instruction& in, int lane) {
   const uint64_t address = w.value(in.refs[0], lane) + static_cast<uint64_t>(in.value);
   if (address % 8 != 0) {
     w.cta->grid->report(w, "misaligned", in.index, lane, "mbarrier");
@@ -41,36 +61,86 @@ Place barrier_of(Warp& w, const Instruction& in, int lane) {
   return place_of(w, in, address, 8, lane);
 }
 
-void arrive_once(Warp& w, const Instruction& in, int lane, uint32_t count, uint32_t expected) {
-  const Place place = barrier_of(w, in, lane);
-  if (place.cta == nullptr) return;
-  Mbarrier& m = at(place);
-  m.transactions += expected;
-  if (count > m.pending) {
+bool is_known(const Warp& w, const Place& place, const MbarrierState& state) {
+  if (state.fenced_phase && w.cluster_passed > *state.fenced_phase) return true;
+  const uint32_t warp = state.initialiser;
+  if (place.cta == w.cta) return state.init_clock <= w.view.clocks[warp];
+  if (w.view.others == nullptr) return false;
+  const auto found = w.view.others->find(place.cta->linear);
+  return found != w.view.others->end() && warp < found->second.size() &&
+         state.init_clock <= found->second[warp];
+}
+
+// Of an instruction that needs one. Null cta: there is none.
+Place barrier_of(Warp& w, const Instruction& in, int lane) {
+  const Place place = address_of(w, in, lane);
+  if (place.cta == nullptr) return place;
+  const auto found = place.cta->mbarriers.find(place.offset);
+  if (found == place.cta->mbarriers.end()) {
     w.cta->grid->report(w, "mbarrier", in.index, lane,
-                        std::to_string(count) + " arrivals, " + std::to_string(m.pending) +
-                            " pending in this phase");
-    return;
+                        "shared byte " + std::to_string(place.offset) + " is none");
+    return {nullptr, 0};
+  }
+  if (!is_known(w, place, found->second)) {
+    w.cta->grid->report(w, "mbarrier", in.index, lane,
+                        "initialised by warp " + std::to_string(found->second.initialiser) +
+                            ", which nothing orders before this");
+  }
+  return place;
+}
+
+void expect(Warp& w, const Instruction& in, const Place& place, int64_t bytes, int lane) {
+  Mbarrier& m = at(place);
+  const int64_t sum = m.transactions + bytes;
+  if (sum <= -kMostTransactions || sum >= kMostTransactions) {
+    return w.cta->grid->report(w, "mbarrier", in.index, lane,
+                               std::to_string(sum) + " bytes pending, must be within +-(2^20-1)");
+  }
+  m.transactions = sum;
+  if (bytes > 0) place.cta->mbarriers[place.offset].expected_at = in.index;
+}
+
+void arrive(Warp& w, const Instruction& in, const Place& place, int lane, uint32_t count,
+            const View& seen) {
+  Mbarrier& m = at(place);
+  if (count == 0 || count > m.pending) {
+    return w.cta->grid->report(w, "mbarrier", in.index, lane,
+                               std::to_string(count) + " arrivals, " + std::to_string(m.pending) +
+                                   " pending in this phase");
   }
   m.pending -= count;
   View& arriving = place.cta->mbarriers[place.offset].arriving;
-  place.cta == w.cta ? join(arriving, w.view) : join(arriving.others, known_to(w));
-  ++w.view.clocks[w.id];
+  place.cta == w.cta ? join(arriving, seen) : join(arriving.others, known_to(*w.cta, seen));
   finish_phase(place);
 }
 
 // refs: address, state, count or bytes
 void initialise(Warp& w, const Instruction& in, uint32_t mask) {
   for_lanes(mask, [&](int lane) {
-    const Place place = barrier_of(w, in, lane);
+    const Place place = address_of(w, in, lane);
     const uint64_t count = w.value(in.refs[2], lane);
     if (place.cta == nullptr) return;
     if (count == 0 || count >= 1 << 20) {
       w.cta->grid->report(w, "mbarrier", in.index, lane, "count " + std::to_string(count));
       return;
     }
+    const auto [state, is_new] = place.cta->mbarriers.try_emplace(place.offset);
+    if (!is_new) {
+      w.cta->grid->report(w, "mbarrier", in.index, lane, "initialised again, and not invalidated");
+    }
     at(place) = {0, count, count, 0};
-    place.cta->mbarriers[place.offset] = {};
+    state->second = {};
+    state->second.initialiser = w.id;
+    state->second.init_clock = w.view.clocks[w.id];
+  });
+}
+
+void invalidate(Warp& w, const Instruction& in, uint32_t mask) {
+  for_lanes(mask, [&](int lane) {
+    const Place place = barrier_of(w, in, lane);
+    if (place.cta == nullptr) return;
+    finish_mbarrier(w, place);
+    place.cta->mbarriers.erase(place.offset);
   });
 }
 
@@ -83,17 +153,21 @@ void arrive_or_expect(Warp& w, const Instruction& in, uint32_t mask) {
     if (place.cta == nullptr) return;
     const uint64_t state = std::bit_cast<uint64_t>(at(place));
     switch (in.mode) {
-      case kArrive: arrive_once(w, in, lane, amount, 0); break;
-      case kArriveExpect: arrive_once(w, in, lane, 1, amount); break;
-      case kExpect: at(place).transactions += amount; break;
-      case kDrop:
-        at(place).count -= amount;
-        arrive_once(w, in, lane, amount, 0);
+      case kArrive: arrive(w, in, place, lane, amount, w.view); break;
+      case kArriveExpect:
+        expect(w, in, place, amount, lane);
+        arrive(w, in, place, lane, 1, w.view);
         break;
-      default: at(place).transactions -= amount; finish_phase(place);
+      case kExpect: expect(w, in, place, amount, lane); break;
+      case kDrop:
+        at(place).count -= std::min<uint64_t>(amount, at(place).count);
+        arrive(w, in, place, lane, amount, w.view);
+        break;
+      default: expect(w, in, place, -int64_t{amount}, lane); finish_phase(place);
     }
     if (in.refs[1].offset != 0) w.lanes<uint64_t>(in.refs[1])[lane] = state;
   });
+  ++w.view.clocks[w.id];
 }
 
 // refs: address, result, parity or state. A failed wait ends the warp's turn.
@@ -103,16 +177,20 @@ void wait(Warp& w, const Instruction& in, uint32_t mask) {
                      w.cta->grid->random() % 4 == 0;  // try_wait may, for no reason
   for_lanes(mask, [&](int lane) {
     const Place place = barrier_of(w, in, lane);
-    if (place.cta == nullptr) return;
+    if (place.cta == nullptr) {
+      complete |= 1u << lane;  // it has been reported, so go on
+      return;
+    }
     const uint64_t phase = in.mode == 1 ? w.value(in.refs[2], lane) & 1
                                         : std::bit_cast<Mbarrier>(w.value(in.refs[2], lane)).phase;
     if (at(place).phase == phase || fails) return;
     complete |= 1u << lane;
-    MbarrierViews& views = place.cta->mbarriers[place.offset];
-    for (const auto& [warp, bytes] : std::exchange(views.copied, {})) {
+    MbarrierState& state = place.cta->mbarriers[place.offset];
+    for (const auto& [warp, bytes] : std::exchange(state.copied, {})) {
       place.cta->warps[warp].in_flight_bytes -= bytes;
     }
-    join(w.view, views.complete);
+    state.complete_copy.reset();
+    join(w.view, state.complete);
   });
   w.set_mask(in.refs[1], complete, mask);
   if (complete != mask) {
@@ -127,7 +205,7 @@ void decode_mbarrier(Decoder& d) {
   Instruction& out = d.out();
   if (what == "inval") {
     d.address(d.operand(0));
-    out.run = [](Warp&, const Instruction&, uint32_t) {};
+    out.run = invalidate;
     return;
   }
   if (what == "try_wait" || what == "test_wait") {
@@ -160,133 +238,63 @@ void decode_mbarrier(Decoder& d) {
   if (!d.has("noComplete")) out.run = arrive_or_expect;
 }
 
-// ---- clusters
-void map_address(Warp& w, const Instruction& in, uint32_t mask) {
-  uint64_t result[kLanes];
-  const uint64_t window = in.flag ? kSharedWindow : 0;
-  for (int i = 0; i < kLanes; ++i) {
-    const uint64_t offset = (w.value(in.refs[1], i) - window) % kSharedStride;
-    result[i] = window + (w.value(in.refs[2], i) + 1) * kSharedStride + offset;
-  }
-  set_any(w, in.refs[0], mask, [&](int i) { return result[i]; });
-}
-
-void cta_rank(Warp& w, const Instruction& in, uint32_t mask) {
-  uint32_t result[kLanes];
-  for (int i = 0; i < kLanes; ++i) {
-    const uint64_t address = w.value(in.refs[1], i) - (in.flag ? kSharedWindow : 0);
-    const uint64_t field = address / kSharedStride;
-    result[i] = field == 0 ? w.cta->rank : static_cast<uint32_t>(field - 1);
-  }
-  set_lanes<uint32_t>(w, in.refs[0], mask, [&](int i) { return result[i]; });
-}
-
-uint32_t live_warps(const Cta& cta) {
-  uint32_t count = 0;
-  for (const Cta* peer : cta.peers) {
-    count += static_cast<uint32_t>(peer->warps.size()) - peer->done;
-  }
-  return count;
-}
-
-void finish_cluster_phase(Cta& any) {
-  Cta& first = *any.peers[0];
-  if (first.cluster_arrived == 0 || first.cluster_arrived < live_warps(any)) return;
-  first.cluster_arrived = 0;
-  ++first.cluster_phase;
-  first.cluster_released = first.cluster_arriving;
-}
-
-void cluster_arrive(Warp& w, const Instruction& in, uint32_t mask) {
-  if (mask != w.live) {
-    w.cta->grid->report(w, "divergent barrier", in.index, std::countr_zero(mask),
-                        "only some lanes of the warp are at barrier.cluster");
-  }
-  Cta& first = *w.cta->peers[0];
-  w.cluster_phase = first.cluster_phase;
-  ++first.cluster_arrived;
-  if (!in.flag) {  // else .relaxed
-    join(first.cluster_arriving, known_to(w));
-    ++w.view.clocks[w.id];
-  }
-  finish_cluster_phase(*w.cta);
-}
-
-void cluster_wait(Warp& w, const Instruction&, uint32_t) {
-  w.park(w.active, w.pc);
-  w.state = WarpState::kClusterBarrier;
-  pass_cluster_barrier(w);
-}
-
 }  // namespace
 
-void pass_cluster_barrier(Warp& w) {
-  if (w.cta->peers[0]->cluster_phase == w.cluster_phase) return;
-  learn(w, w.cta->peers[0]->cluster_released);
-  w.state = WarpState::kYield;
+void fence_mbarriers(Warp& w, bool to_cluster) {
+  for (auto& [offset, state] : w.cta->mbarriers) {
+    state.is_fenced |= is_known(w, {w.cta, offset}, state);
+    if (to_cluster && state.initialiser == w.id && !state.fenced_phase) {
+      state.fenced_phase = w.cta->peers[0]->cluster_phase;
+    }
+  }
 }
 
-void leave_cluster_barrier(Cta& cta) { finish_cluster_phase(cta); }
-
-Place place_of(Warp& w, const Instruction& in, uint64_t address, uint64_t bytes, int lane) {
-  if (address >= kSharedWindow) address -= kSharedWindow;
-  const uint64_t field = address / kSharedStride, offset = address % kSharedStride;
-  Cta* cta = field == 0 ? w.cta : field <= w.cta->peers.size() ? w.cta->peers[field - 1] : nullptr;
-  if (cta == nullptr || offset + bytes > cta->shared.size()) {
-    w.cta->grid->report(w, "out of bounds", in.index, lane,
-                        "shared byte " + std::to_string(offset) + " of rank " +
-                            std::to_string(field == 0 ? w.cta->rank : field - 1));
-    return {nullptr, 0};
+void check_signal(Warp& w, const Instruction& in, const Place& place, int lane) {
+  const auto found = place.cta->mbarriers.find(place.offset);
+  if (found == place.cta->mbarriers.end()) {
+    w.cta->grid->report(w, "mbarrier", in.index, lane,
+                        "shared byte " + std::to_string(place.offset) + " is none");
+  } else if (!found->second.is_fenced && w.cta->grid->options.proxy_fences) {
+    w.cta->grid->report(w, "no fence after mbarrier.init", in.index, lane,
+                        "the async proxy signals at shared byte " + std::to_string(place.offset));
   }
-  if (cta != w.cta && cta->done == cta->warps.size()) {
-    w.cta->grid->report(w, "cluster", in.index, lane,
-                        "shared memory of rank " + std::to_string(field - 1) + ", which is over");
-    return {nullptr, 0};
-  }
-  return {cta, static_cast<uint32_t>(offset)};
 }
 
-void arrive_at(Warp& w, const Instruction& in, uint32_t mask, uint64_t copied) {
-  const Place place = barrier_of(w, in, std::countr_zero(mask));
-  if (place.cta != nullptr) place.cta->mbarriers[place.offset].copied.emplace_back(w.id, copied);
-  for_lanes(mask, [&](int lane) { arrive_once(w, in, lane, 1, 0); });
+void finish_mbarriers(Warp& w) {
+  for (const auto& [offset, state] : w.cta->mbarriers) finish_mbarrier(w, {w.cta, offset});
+}
+
+std::vector<Place> arrivals_of(Warp& w, const Instruction& in, uint32_t mask) {
+  std::vector<Place> places;
+  for_lanes(mask, [&](int lane) {
+    const Place place = barrier_of(w, in, lane);
+    if (place.cta == nullptr) return;
+    if (!in.flag) at(place).pending += 1;  // .noinc: it was initialised with these arrivals
+    places.push_back(place);
+  });
+  return places;
+}
+
+void arrive_with(Warp& w, const Instruction& in, const std::vector<Place>& places, const View& seen,
+                 uint64_t bytes) {
+  MbarrierState& first = places.front().cta->mbarriers[places.front().offset];
+  first.copied.emplace_back(w.id, bytes);
+  for (const Place& place : places) arrive(w, in, place, 0, 1, seen);
 }
 
 void complete_transactions(Warp& w, const Instruction& in, Cta& cta, uint32_t offset,
                            uint32_t bytes) {
   const Place place{&cta, offset};
-  Mbarrier& m = at(place);
-  m.transactions -= bytes;
-  Clocks& arriving = cta.mbarriers[offset].arriving.clocks;
+  MbarrierState& state = cta.mbarriers[offset];
   const size_t writer = cta.warps.size();
+  Clocks& arriving = state.arriving.clocks;
   arriving.resize(std::max(arriving.size(), writer + 1));
   arriving[writer] = std::max(arriving[writer], cta.writer_clock);
-  if (m.transactions < -(1 << 20)) {
-    w.cta->grid->report(w, "mbarrier", in.index, 0, "bytes that nobody expected");
-  }
+  state.arriving_copy = in.index;
+  expect(w, in, place, -int64_t{bytes}, 0);
   finish_phase(place);
 }
 
-void decode_cluster_barrier(Decoder& d) {
-  d.out().flag = d.has("relaxed");
-  d.out().run = d.has("arrive") ? cluster_arrive : cluster_wait;
-}
-
-void add_mbarrier(InstructionTable& table) {
-  table["mbarrier"] = decode_mbarrier;
-  table["mapa"] = [](Decoder& d) {
-    d.destination(0, d.type());
-    d.any(d.operand(1), d.type());
-    d.any(d.operand(2), {Kind::kUnsigned, 4});
-    d.out().flag = !d.has("shared::cluster");
-    d.out().run = map_address;
-  };
-  table["getctarank"] = [](Decoder& d) {
-    d.destination(0, {Kind::kUnsigned, 4});
-    d.any(d.operand(1), d.type());
-    d.out().flag = !d.has("shared::cluster");
-    d.out().run = cta_rank;
-  };
-}
+void add_mbarrier(InstructionTable& table) { table["mbarrier"] = decode_mbarrier; }
 
 }  // namespace ptxrun

@@ -1,6 +1,4 @@
-// wgmma: each of the four warps of a group computes its own 16 rows. Operands in shared memory are
-// read when the instruction is issued, but count as being read until its group is waited for; sums
-// must not be touched before that.
+// wgmma: each of the four warps of a group computes its own 16 rows, when the product lands.
 
 #include <algorithm>
 #include <cstring>
@@ -44,54 +42,64 @@ struct Descriptor {
   }
 };
 
-struct Reader {
-  Warp& w;
-  const Instruction& in;
-  uint32_t clock;
-
-  const uint8_t* unit(uint32_t offset) const {
-    Cta& cta = *w.cta;
-    if (offset + 16 > cta.shared.size()) {
-      cta.grid->report(w, "out of bounds", in.index, 0,
-                       "operand at shared byte " + std::to_string(offset));
-      return nullptr;
-    }
-    if (cta.shadow.is_on()) {
-      const auto agent = static_cast<uint32_t>(2 * cta.warps.size()) + 1 + w.id;
-      cta.shadow.read_by_proxy(w, offset, 16, agent, clock, in.index);
-    }
-    return cta.shared.data() + offset;
-  }
-};
-
-// out(row, k) for rows first .. first + count.
-template <class Element, class F>
-void read_operand(const Reader& reader, const Descriptor& d, uint32_t first, uint32_t count, int k,
-                  bool is_row_major, F&& out) {
-  using Stored = typename Element::Stored;
-  constexpr int kUnit = 16 / sizeof(Stored);
-  const auto each = [&](uint32_t offset, auto&& place) {
-    const uint8_t* p = reader.unit(offset);
-    if (p == nullptr) return;
-    Stored elements[kUnit];
-    std::memcpy(elements, p, 16);
-    for (int i = 0; i < kUnit; ++i) place(i) = Element::value(elements[i]);
-  };
+// Calls f(offset, row, k) for each unit of 16 bytes of rows first .. first + count.
+template <class F>
+void for_units(const Descriptor& d, uint32_t first, uint32_t count, int k, int unit,
+               bool is_row_major, F&& f) {
+  const auto in_unit = static_cast<uint32_t>(unit);
   if (is_row_major) {
-    for (uint32_t row = 0; row < count; row += kUnit) {
+    for (uint32_t row = 0; row < count; row += in_unit) {
       for (int j = 0; j < k; ++j) {
-        each(d.row_major((first + row) / kUnit, static_cast<uint32_t>(j)),
-             [&](int i) -> auto& { return out(row + static_cast<uint32_t>(i), j); });
+        f(d.row_major((first + row) / in_unit, static_cast<uint32_t>(j)), row, j);
       }
     }
   } else {
     for (uint32_t row = 0; row < count; ++row) {
-      for (int j = 0; j < k; j += kUnit) {
-        each(d.k_major(first + row, static_cast<uint32_t>(j / kUnit)),
-             [&](int i) -> auto& { return out(row, j + i); });
+      for (int j = 0; j < k; j += unit) {
+        f(d.k_major(first + row, static_cast<uint32_t>(j / unit)), row, j);
       }
     }
   }
+}
+
+template <class Element>
+constexpr int kElements = 16 / sizeof(typename Element::Stored);  // of a unit
+
+// out(row, k) for rows first .. first + count.
+template <class Element, class F>
+void read_operand(Warp& w, const Instruction& in, const Descriptor& d, uint32_t first,
+                  uint32_t count, int k, bool is_row_major, F&& out) {
+  constexpr int kUnit = kElements<Element>;
+  const std::vector<uint8_t>& shared = w.cta->shared;
+  for_units(d, first, count, k, kUnit, is_row_major, [&](uint32_t offset, uint32_t row, int j) {
+    if (offset + 16 > shared.size()) {
+      return w.cta->grid->report(w, "out of bounds", in.index, 0,
+                                 "operand at shared byte " + std::to_string(offset));
+    }
+    typename Element::Stored elements[kUnit];
+    std::memcpy(elements, shared.data() + offset, 16);
+    for (int i = 0; i < kUnit; ++i) {
+      (is_row_major ? out(row + static_cast<uint32_t>(i), j) : out(row, j + i)) =
+          Element::value(elements[i]);
+    }
+  });
+}
+
+// The same bytes are being read from now on.
+void mark_operand(Warp& w, const Instruction& in, const Descriptor& d, uint32_t first,
+                  uint32_t count, int k, int unit, bool is_row_major) {
+  Cta& cta = *w.cta;
+  if (!cta.shadow.is_on()) return;
+  const auto agent = static_cast<uint32_t>(2 * cta.warps.size()) + 1 + w.id;
+  for_units(d, first, count, k, unit, is_row_major, [&](uint32_t offset, uint32_t, int) {
+    if (offset + 16 > cta.shared.size()) return;  // the product will say it
+    cta.shadow.read_by_proxy(w, offset, 16, agent, cta.reader_clock, in.index);
+  });
+}
+
+template <bool kHalf>
+int num_sums(const Instruction& in) {
+  return in.bytes * (kHalf ? 2 : 4);
 }
 
 enum Flags : uint8_t {
@@ -102,65 +110,72 @@ enum Flags : uint8_t {
   kFromRegisters = 16
 };
 
-// refs: sums, a (descriptor or 4 registers), b, scale-d
+// Reads its operands, and the sums that it adds to.
 template <class A, class B, int kK, bool kHalf>
-void multiply(Warp& w, const Instruction& in, uint32_t mask) {
+void land(Warp& w, const AsyncProduct& product) {
   using T = decltype(A::value({}));
-  Grid& grid = *w.cta->grid;
-  if (mask != kAllLanes) return grid.report(w, "divergence", in.index, 0, "wgmma on some lanes");
-  if (!w.has_matrix_fence) {
-    grid.report(w, "no wgmma.fence", in.index, 0, "the first wgmma after other accesses needs one");
-    w.has_matrix_fence = true;
-  }
-  const int n = in.bytes * 8, words = kHalf ? n / 4 : n / 2;
+  const Instruction& in = *product.instruction;
+  const Options& options = w.cta->grid->options;
+  const int n = in.bytes * 8;
   static thread_local T a[16][kK], b[kMaxN / 8][kK][8], c[16][8];
-  const Ref* refs = in.refs.data() + words;
-  const Reader reader{w, in, ++w.cta->reader_clock};
-  if (w.matrix_clocks.empty()) w.matrix_clocks.push_back(0);
-  w.matrix_clocks.back() = reader.clock;
   if ((in.mode & kFromRegisters) != 0) {
-    read_a<A, kK>(w, refs, a);
-    for (int i = 0; i < 4; ++i) w.being_read[refs[i].offset] = w.matrix_group;
-    refs += 4;
+    read_a<A, kK>(w, in.refs.data() + num_sums<kHalf>(in), a);
   } else {
-    const Descriptor d(w.lanes<uint64_t>(refs[0])[0]);
-    read_operand<A>(reader, d, w.id % 4 * 16, 16, kK, (in.mode & kRowMajorA) != 0,
+    read_operand<A>(w, in, Descriptor(product.a), w.id % 4 * 16, 16, kK,
+                    (in.mode & kRowMajorA) != 0,
                     [&](uint32_t row, int k) -> T& { return a[row][k]; });
-    ++refs;
   }
-  const Descriptor d(w.lanes<uint64_t>(refs[0])[0]);
-  read_operand<B>(reader, d, 0, static_cast<uint32_t>(n), kK, (in.mode & kRowMajorB) != 0,
+  read_operand<B>(w, in, Descriptor(product.b), 0, static_cast<uint32_t>(n), kK,
+                  (in.mode & kRowMajorB) != 0,
                   [&](uint32_t col, int k) -> T& { return b[col / 8][k][col % 8]; });
-  // 32 bytes of k: each warp's own rows of A; B once for the four warps.
-  const uint32_t rows = ((in.mode & kFromRegisters) != 0 ? 0 : 16) + (w.id % 4 == 0 ? n : 0);
-  count_shared_run(w, in, rows * 32);
-  const bool adds = (w.bits(refs[1]) & 1) != 0;
-  if (in.mode & kNegatesA) {
+  if ((in.mode & kNegatesA) != 0) {
     for (auto& row : a) std::ranges::transform(row, row, std::negate<>());
   }
-  const bool negates_b = (in.mode & kNegatesB) != 0;
   for (int block = 0; block < n / 8; ++block) {
     const Ref* sums = in.refs.data() + block * (kHalf ? 2 : 4);
-    if (adds) {
+    if (product.adds) {
       read_sums<kHalf>(w, sums, c);
     } else {
       std::memset(c, 0, sizeof c);
     }
-    if (negates_b) {
+    if ((in.mode & kNegatesB) != 0) {
       for (auto& row : b[block]) std::ranges::transform(row, row, std::negate<>());
     }
     if constexpr (std::is_same_v<T, float>) {
-      multiply_block<kK>(a, b[block], c, grid.options.mma,
-                         grid.options.seed ^ static_cast<uint32_t>(in.value));
+      multiply_block<kK>(a, b[block], c, options.mma,
+                         options.seed ^ static_cast<uint32_t>(in.value));
     } else {
       multiply_integers<kK>(a, b[block], c, in.flag);
     }
     write_sums<kHalf>(w, sums, c);
   }
-  for (int j = 0; j < words; ++j) {
-    w.in_flight[in.refs[static_cast<size_t>(j)].offset] = w.matrix_group;
+}
+
+// refs: sums, a (descriptor or 4 registers), b, scale-d
+template <class A, class B, int kK, bool kHalf>
+void multiply(Warp& w, const Instruction& in, uint32_t mask) {
+  Grid& grid = *w.cta->grid;
+  if (mask != kAllLanes) return grid.report(w, "divergence", in.index, 0, "wgmma on some lanes");
+  const auto n = static_cast<uint32_t>(in.bytes) * 8;
+  const Ref* refs = in.refs.data() + num_sums<kHalf>(in);
+  const bool from_registers = (in.mode & kFromRegisters) != 0;
+  ++w.cta->reader_clock;
+  AsyncProduct product{&in, land<A, B, kK, kHalf>};
+  if (from_registers) {
+    for (int i = 0; i < 4; ++i) w.being_read[refs[i].offset] = w.matrix_group;
+    refs += 4;
+  } else {
+    product.a = w.lanes<uint64_t>(*refs++)[0];
+    mark_operand(w, in, Descriptor(product.a), w.id % 4 * 16, 16, kK, kElements<A>,
+                 (in.mode & kRowMajorA) != 0);
   }
-  grid.num_matrix += static_cast<uint64_t>(n / 8);
+  product.b = w.lanes<uint64_t>(refs[0])[0];
+  mark_operand(w, in, Descriptor(product.b), 0, n, kK, kElements<B>, (in.mode & kRowMajorB) != 0);
+  product.adds = (w.bits(refs[1]) & 1) != 0;
+  // 32 bytes of k: each warp's own rows of A; B once for the four warps.
+  count_shared_run(w, in, ((from_registers ? 0 : 16) + (w.id % 4 == 0 ? n : 0)) * 32);
+  grid.num_matrix += n / 8;
+  issue_product(w, product, num_sums<kHalf>(in));
 }
 
 template <int kK>
@@ -224,27 +239,6 @@ void decode_multiply(Decoder& d) {
   out.run = handler(p[last - 3], p[last - 2], p[last - 1]);
 }
 
-void fence(Warp& w, const Instruction&, uint32_t) { w.has_matrix_fence = true; }
-
-void commit(Warp& w, const Instruction&, uint32_t) {
-  ++w.matrix_group;
-  if (w.matrix_clocks.empty()) w.matrix_clocks.push_back(0);
-  w.matrix_clocks.push_back(0);
-}
-
-void wait(Warp& w, const Instruction& in, uint32_t) {
-  const auto may_pend = static_cast<size_t>(in.value);
-  const size_t reader = 2 * w.cta->warps.size() + 1 + w.id;
-  while (w.matrix_clocks.size() > may_pend + 1) {
-    w.view.clocks[reader] = std::max(w.view.clocks[reader], w.matrix_clocks.front());
-    w.matrix_clocks.pop_front();
-  }
-  const auto is_over = [&](const auto& entry) { return entry.second + may_pend < w.matrix_group; };
-  std::erase_if(w.in_flight, is_over);
-  std::erase_if(w.being_read, is_over);
-  w.has_matrix_fence = false;
-}
-
 void decode_wgmma(Decoder& d) {
   const std::string& what = d.parts()[1];
   Instruction& out = d.out();
@@ -253,43 +247,16 @@ void decode_wgmma(Decoder& d) {
     if (d.parts().size() < 8 || d.has("sp")) return;
     decode_multiply(d);
   } else if (what == "fence") {
-    out.run = fence;
+    out.run = fence_products;
   } else if (what == "commit_group") {
-    out.run = commit;
+    out.run = commit_products;
   } else if (what == "wait_group") {
     out.value = d.integer(0);
-    out.run = wait;
+    out.run = wait_for_products;
   }
 }
 
 }  // namespace
-
-void check_in_flight(Warp& w, const Instruction& in, uint32_t mask) {
-  if (in.is_matrix) return;
-  const auto says = [&](const char* what) {
-    w.cta->grid->report(w, "wgmma not waited for", in.index, std::countr_zero(mask | 1u << 31),
-                        what);
-  };
-  for (size_t i = 0; i < in.refs.size() && i < 64; ++i) {
-    if ((in.written >> i & 1) != 0 && w.being_read.contains(in.refs[i].offset)) {
-      return says("an operand in a register is written");
-    }
-  }
-  if (in.is_move) {  // a name for the same sums, or another value in their place
-    const auto source = w.in_flight.find(in.refs[1].offset);
-    if (source != w.in_flight.end()) {
-      w.in_flight[in.refs[0].offset] = source->second;
-    } else {
-      w.in_flight.erase(in.refs[0].offset);
-    }
-    return;
-  }
-  for (const Ref& r : in.refs) {
-    if (r.bytes == 4 && w.in_flight.contains(r.offset)) {
-      return says("a sum under way is read or written");
-    }
-  }
-}
 
 void add_wgmma(InstructionTable& table) { table["wgmma"] = table["wgmma.half"] = decode_wgmma; }
 

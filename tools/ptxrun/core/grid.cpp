@@ -41,9 +41,11 @@ Grid::Grid(const Module& module, const Kernel& kernel, Memory& memory, const Lau
       last_hit(kernel.code.size()),
       random_state_(options.seed * 2654435761u + 1) {}
 
+// PCG: the low bits of a linear congruence alone would repeat after a few draws.
 uint32_t Grid::random() {
-  random_state_ = random_state_ * 1664525u + 1013904223u;
-  return random_state_ >> 8;
+  random_state_ = random_state_ * 747796405u + 2891336453u;
+  const uint32_t x = (random_state_ >> ((random_state_ >> 28) + 4) ^ random_state_) * 277803737u;
+  return x >> 22 ^ x;
 }
 
 std::vector<uint32_t> Grid::order_of(uint32_t count) {
@@ -117,7 +119,7 @@ void Grid::run() {
     }
     std::erase_if(resident, [&](std::unique_ptr<Cta>& cta) {
       const auto is_done = [](const Cta* c) { return c->done == c->warps.size(); };
-      if (!std::ranges::all_of(cta->peers, is_done) || !bulk_loads.empty()) return false;
+      if (!std::ranges::all_of(cta->peers, is_done) || !under_way.empty()) return false;
       uint64_t bytes = cta->most_bulk_in_flight;
       for (const Warp& w : cta->warps) bytes += w.most_in_flight;
       most_in_flight = std::max(most_in_flight, bytes);
@@ -146,11 +148,18 @@ uint32_t Grid::cta_index(uint32_t cluster, uint32_t rank) const {
   return x + g[0] * (y + g[1] * z);
 }
 
-// Completes one copy under way.
+void Grid::issue(std::function<void()> land) {
+  if (options.landing == Landing::kEarliest) return land();
+  under_way.push_back(std::move(land));
+}
+
+// Completes one copy under way: the oldest, or any.
 bool Grid::land_one() {
-  if (bulk_loads.empty()) return false;
-  const std::function<void()> land = std::move(bulk_loads.front());
-  bulk_loads.pop_front();
+  if (under_way.empty()) return false;
+  const bool in_order = options.landing != Landing::kRandom;
+  const auto one = under_way.begin() + (in_order ? 0 : random() % under_way.size());
+  const std::function<void()> land = std::move(*one);
+  under_way.erase(one);
   land();
   last_progress = num_instructions;
   return true;
@@ -172,7 +181,7 @@ void Grid::start(Cta& cta, uint32_t linear) {
   cta.shared.assign(bytes, 0xff);  // NaN in every float format
   const uint32_t num_warps = (cta.num_threads + kLanes - 1) / kLanes;
   if (options.checks) cta.shadow.reset(cta, bytes, kernel.shared_grain, num_warps);
-  cta.fenced.assign(num_warps, 0);
+  cta.fenced.assign(4 * num_warps + 2, 0);
   cta.cluster_arriving = cta.cluster_released = nullptr;
   cta.warps.resize(num_warps);
   for (uint32_t i = 0; i < num_warps; ++i) {
@@ -185,7 +194,7 @@ void Grid::start(Cta& cta, uint32_t linear) {
     w.id = i;
     const uint32_t count = std::min<uint32_t>(kLanes, cta.num_threads - i * kLanes);
     w.live = count == kLanes ? kAllLanes : (1u << count) - 1;
-    w.view.clocks.assign(3 * num_warps + 2, 0);
+    w.view.clocks.assign(4 * num_warps + 2, 0);
     w.view.clocks[i] = 1;
     w.registers = kernel.registers;
     w.local.assign(kLanes * kernel.local_bytes, 0xff);
@@ -259,8 +268,8 @@ void Grid::step_warp(Warp& w) {
     Counter& counter = counters[in.index];
     ++counter.runs;
     counter.lanes += static_cast<uint64_t>(std::popcount(mask));
-    if (!w.in_flight.empty() || !w.being_read.empty()) check_in_flight(w, in, mask);
-    if (mask != 0) in.run(w, in, mask);
+    const bool has_products = !w.in_flight.empty() || !w.being_read.empty();
+    if (mask != 0 && !(has_products && puts_off(w, in, mask))) in.run(w, in, mask);
     if (w.state != WarpState::kReady || is_stopped) return;
     if (w.active == 0) {
       if (!w.schedule()) return settle(w);
@@ -291,6 +300,9 @@ void Grid::settle(Warp& w) {
     last_progress = num_instructions;
     ++w.cta->done;
     finish_copies(w);
+    finish_bulk(w);
+    finish_products(w);
+    if (w.cta->done == w.cta->warps.size()) finish_mbarriers(w);
     leave_barriers(*w.cta);
     leave_cluster_barrier(*w.cta);
   } else if (w.at_sync != 0) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -87,10 +88,17 @@ struct Barrier {
   View view;
 };
 
-// What a wait on an mbarrier makes visible: the arrivals of the phase under way, of the complete
-// one.
-struct MbarrierViews {
+// What is known of an mbarrier beside its 64 bits.
+struct MbarrierState {
+  uint32_t initialiser = 0, init_clock = 0;  // which warp of its CTA, and when
+  bool is_fenced = false;                    // the async proxy may know it
+  std::optional<uint32_t> fenced_phase;      // and the cluster, behind that barrier.cluster
+  uint32_t expected_at = 0;                  // the instruction that last expected bytes
+
+  // What a wait makes visible: the arrivals of the phase under way, of the complete one.
   View arriving, complete;
+  // An instruction whose bytes have arrived in those phases, and no wait has succeeded since.
+  std::optional<uint32_t> arriving_copy, complete_copy;
   std::vector<std::pair<uint32_t, uint64_t>> copied;  // warp, bytes under way until a wait
 };
 
@@ -106,8 +114,8 @@ struct Cta {
   SharedShadow shadow;
   std::vector<Warp> warps;
   std::array<Barrier, 16> barriers;
-  std::map<uint32_t, MbarrierViews> mbarriers;  // by offset
-  std::vector<uint32_t> fenced;  // up to which clock fence.proxy.async covers each warp's writes
+  std::map<uint32_t, MbarrierState> mbarriers;  // by offset
+  std::vector<uint32_t> fenced;  // up to which clock of each agent fence.proxy.async covers it
   uint32_t writer_clock = 0;     // of the async proxy
   uint32_t reader_clock = 0;
 
@@ -133,6 +141,7 @@ struct Grid {
   void report(uint64_t cta, uint64_t warp, const std::string& kind, uint32_t index, int lane,
               const std::string& text);
   uint32_t random();
+  void issue(std::function<void()> land);  // which happens now, or some time later
 
   const Module& module;
   const Kernel& kernel;
@@ -150,8 +159,8 @@ struct Grid {
   uint64_t most_in_flight = 0;               // bytes of asynchronous loads of one CTA
   double scale = 1;                          // clusters of the grid to those that run
   bool is_stopped = false;
-  uint64_t share = 0, num_shares = 1;            // of the clusters, in their order
-  std::deque<std::function<void()>> bulk_loads;  // issued, not landed
+  uint64_t share = 0, num_shares = 1;           // of the clusters, in their order
+  std::deque<std::function<void()>> under_way;  // copies issued, not landed
   GlobalShadow touched;
   Locations locations;
   // Of the grid before, where this one may run beside it until griddepcontrol.wait.

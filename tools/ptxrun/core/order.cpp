@@ -29,13 +29,14 @@ void join(View& into, const View& from) {
   join(into.pending, from.pending);
 }
 
-Known known_to(const Warp& w) {
-  auto all = w.view.others == nullptr
-                 ? std::make_shared<std::map<uint32_t, Clocks>>()
-                 : std::make_shared<std::map<uint32_t, Clocks>>(*w.view.others);
-  (*all)[w.cta->linear] = w.view.clocks;
+Known known_to(const Cta& cta, const View& view) {
+  auto all = view.others == nullptr ? std::make_shared<std::map<uint32_t, Clocks>>()
+                                    : std::make_shared<std::map<uint32_t, Clocks>>(*view.others);
+  (*all)[cta.linear] = view.clocks;
   return all;
 }
+
+Known known_to(const Warp& w) { return known_to(*w.cta, w.view); }
 
 void learn(Warp& w, const Known& known) {
   if (known == nullptr) return;

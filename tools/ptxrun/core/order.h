@@ -10,6 +10,7 @@
 
 namespace ptxrun {
 
+struct Cta;
 struct Warp;
 
 using Clocks = std::vector<uint32_t>;
@@ -51,8 +52,9 @@ class Locations {
   std::unordered_map<uint64_t, Known> published_;
 };
 
-void fence(Warp& w);                // fence.acq_rel, fence.sc, membar: of the GPU's scope or wider
-Known known_to(const Warp& w);      // all that the warp has seen, its own CTA included
+void fence(Warp& w);  // fence.acq_rel, fence.sc, membar: of the GPU's scope or wider
+Known known_to(const Cta& cta, const View& view);  // all that is in the view of its warp
+Known known_to(const Warp& w);
 void learn(Warp& w, const Known&);  // the same from elsewhere
 
 }  // namespace ptxrun

@@ -11,8 +11,8 @@ std::string SharedShadow::name_of(const Touch& t) const {
   const std::string of_rank = t.rank == owner_->rank ? "" : " of rank " + std::to_string(t.rank);
   if (t.agent == num_warps_) return "the async proxy" + of_rank;
   if (t.agent < num_warps_) return "warp " + std::to_string(t.agent) + of_rank;
-  return "the async proxy for warp " + std::to_string((t.agent - num_warps_ - 1) % num_warps_) +
-         of_rank;
+  const std::string of_warp = std::to_string((t.agent - num_warps_ - 1) % num_warps_) + of_rank;
+  return (is_generic(t) ? "cp.async of warp " : "the async proxy for warp ") + of_warp;
 }
 
 std::string SharedShadow::byte_of(uint32_t grain) const {
@@ -73,9 +73,10 @@ void SharedShadow::access(Warp& w, uint32_t offset, uint32_t bytes, Access kind,
   }
 }
 
-void SharedShadow::land(Warp& w, uint32_t offset, uint32_t bytes, int lane, uint32_t index) {
-  const Touch mine{w.view.clocks[w.id], w.cta->rank, static_cast<uint16_t>(index),
-                   static_cast<uint8_t>(w.id), static_cast<uint8_t>(lane)};
+void SharedShadow::land(const Warp& w, uint32_t agent, uint32_t clock, uint32_t offset,
+                        uint32_t bytes, int lane, uint32_t index) {
+  const Touch mine{clock, w.cta->rank, static_cast<uint16_t>(index), static_cast<uint8_t>(agent),
+                   static_cast<uint8_t>(lane)};
   for (uint32_t i = first_of(offset), end = end_of(offset, bytes); i < end; ++i) {
     grains_[i].write = mine;
   }
@@ -99,12 +100,12 @@ void SharedShadow::read_by_proxy(Warp& w, uint32_t offset, uint32_t bytes, uint3
     if (g.write != last) {
       const Touch& write = last = g.write;
       check_write_before(w, write, i, Access::kRead, write.lane(), index);
-      const bool is_generic = w.cta->grid->options.proxy_fences && write.clock != 0 &&
-                              write.agent < num_warps_ && write.rank == w.cta->rank;
-      if (is_generic && write.clock > w.cta->fenced[write.agent]) {
+      const bool needs_fence = w.cta->grid->options.proxy_fences && write.clock != 0 &&
+                               is_generic(write) && write.rank == w.cta->rank;
+      if (needs_fence && write.clock > w.cta->fenced[write.agent]) {
         w.cta->grid->report(w, "no fence.proxy.async", index, 0,
-                            "the async proxy reads " + byte_of(i) + ", written by warp " +
-                                std::to_string(write.agent) + " at " +
+                            "the async proxy reads " + byte_of(i) + ", written by " +
+                                name_of(write) + " at " +
                                 w.cta->grid->module.source_of(w.cta->grid->kernel, write.index));
       }
     }

@@ -28,8 +28,9 @@ class SharedShadow {
   // The async proxy reads for a warp: as `agent`, until that warp has waited for `clock`.
   void read_by_proxy(Warp& w, uint32_t offset, uint32_t bytes, uint32_t agent, uint32_t clock,
                      uint32_t index);
-  // An async copy is complete: from here on its bytes are the waiting warp's plain writes.
-  void land(Warp& w, uint32_t offset, uint32_t bytes, int lane, uint32_t index);
+  // A copy of this warp is complete: from here on its bytes are plain writes of `agent` at `clock`.
+  void land(const Warp& w, uint32_t agent, uint32_t clock, uint32_t offset, uint32_t bytes,
+            int lane, uint32_t index);
 
  private:
   // A touch, packed: when, by whom, and where in the kernel. Clock 0: nobody.
@@ -54,6 +55,8 @@ class SharedShadow {
   };
 
   bool is_before(const Warp& w, const Touch& t) const;
+  // Not of the async proxy: a warp's, or its cp.async's.
+  bool is_generic(const Touch& t) const { return t.agent < num_warps_ || t.agent > 3 * num_warps_; }
   bool is_harmless(const Warp& w, const Touch& write, Access kind, int lane) const;
   std::string name_of(const Touch& t) const;
   std::string byte_of(uint32_t grain) const;

@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -40,9 +41,29 @@ struct AsyncCopy {
   const uint8_t* sources[kLanes];
 };
 
+struct BulkStore {
+  std::span<const uint8_t> from;              // shared memory
+  std::vector<uint8_t> bytes;                 // that were there when it was read
+  std::function<void(const uint8_t*)> write;  // none: it is done
+};
+
 struct BulkGroup {
-  std::vector<std::function<void()>> stores;
-  uint32_t clock = 0;
+  std::vector<BulkStore> stores;
+  uint32_t clock = 0;  // of the async proxy, when all have read
+};
+
+// A wgmma, or a move of its sums, until it lands.
+struct AsyncProduct {
+  const Instruction* instruction = nullptr;
+  void (*land)(Warp&, const AsyncProduct&) = nullptr;  // null: a move
+  uint32_t mask = 0;                                   // of a move
+  uint64_t a = 0, b = 0;                               // descriptors
+  bool adds = false;
+};
+
+struct ProductGroup {
+  std::vector<AsyncProduct> products;  // that have not landed
+  uint32_t clock = 0;                  // of the async proxy, when all are done
 };
 
 struct Warp {
@@ -70,26 +91,28 @@ struct Warp {
 
   // Happens-before: what this warp has seen of each agent's clock; its own is the current one.
   // Agents are the W warps, the async proxy as writer (W), for each warp the async proxy as reader
-  // of its bulk stores (W + 1 + warp) and of its wgmma operands (2W + 1 + warp), and the grid
-  // before (3W + 1), which is over or not.
+  // of its bulk stores (W + 1 + warp) and of its wgmma operands (2W + 1 + warp), for each warp
+  // those of its cp.async that arrive at mbarriers (3W + 1 + warp), and the grid before (4W + 1),
+  // which is over or not.
   View view;
 
+  uint32_t copy_clock = 0;                    // of those that arrive at mbarriers
   std::vector<AsyncCopy> copies;              // not committed
   std::deque<std::vector<AsyncCopy>> groups;  // committed
   uint64_t in_flight_bytes = 0;               // of both
   uint64_t most_in_flight = 0;
 
-  // Bulk stores: what is left to do, and the async proxy's clock when it is done.
-  BulkGroup bulk;                     // not committed
-  std::deque<BulkGroup> bulk_groups;  // committed
+  BulkGroup bulk;                                  // bulk stores not committed
+  std::deque<BulkGroup> bulk_groups, bulk_writes;  // that are to read; that are to write
 
   // wgmma: registers that hold sums under way, and operands, by the number of their group.
   std::map<uint32_t, uint32_t> in_flight, being_read;
   uint32_t matrix_group = 0;
-  std::deque<uint32_t> matrix_clocks;  // of the groups not waited for, the last one still open
+  std::deque<ProductGroup> products;  // of the groups not waited for, the last one still open
   bool has_matrix_fence = false;
 
-  uint32_t cluster_phase = 0;  // of barrier.cluster, when this warp arrived
+  uint32_t cluster_phase = 0;   // of barrier.cluster, when this warp arrived
+  uint32_t cluster_passed = 0;  // phases that are complete, as far as it has waited
 
   template <class T>
   T* lanes(Ref r) {

@@ -214,6 +214,7 @@ std::string Device::check(const Kernel& kernel, const Launch& launch) const {
   for (int i = 0; i < 3; ++i) {
     if (launch.grid[i] % launch.cluster[i] != 0) return "grid is not a multiple of the cluster";
   }
+  if (launch.cluster_size() > 8) return "a cluster has 8 CTAs at most";
   return "";
 }
 
