@@ -111,10 +111,12 @@ def pytest_runtest_call(item):
         return (yield)
     import ptxrun
 
-    with ptxrun.emulated(missing=pytest.skip, arch=arch):
+    # Frequencies need many draws; what a check could say of them, tests of single draws show.
+    is_statistical = item.get_closest_marker("statistical") is not None
+    with ptxrun.emulated(missing=pytest.skip, arch=arch), ptxrun.using(checks=not is_statistical):
         with fewer_examples(item.obj):
             result = yield
-        if item.config.getoption("--ptx-matrix"):
+        if item.config.getoption("--ptx-matrix") and not is_statistical:
             from ptxrun.schedules import MATRIX
 
             for options in MATRIX:

@@ -93,3 +93,8 @@ def test_traffic_of_known_patterns(module):
     assert [(r.sectors, r.ideal_sectors) for r in loads] == [(4, 4), (32, 4)]
     assert [(r.waves, r.ideal_waves) for r in stores] == [(1, 1), (32, 1)]
     assert all(r.bytes == 128 for r in rows)
+
+
+@pytest.mark.statistical
+def test_statistical_tests_run_without_checks(device_class):
+    assert ptxrun.options().checks == (device_class not in ("ptx", "ptx90"))

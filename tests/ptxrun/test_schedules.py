@@ -3,12 +3,14 @@
 `pytest --ptx-matrix` does the same with all tests of emulated kernels.
 """
 
+from itertools import combinations, product
+
 import ptxrun
 import pytest
 import torch
 from attention.sequences import make_call, random_sequence, rows_of, same_bits
 from bounds import assert_within
-from ptxrun.schedules import MODES, SCHEDULES
+from ptxrun.schedules import LANDINGS, MATRIX, MODES, ORDERS, SCHEDULES
 from test_own_kernels import CALLS
 
 from dflash_ops import reference, tree_attention, verify_gemm
@@ -60,6 +62,12 @@ def test_tree_attention(mode):
     with ptxrun.using(mma=mode):
         alone = rows_of("cpu", sequence, 513, 2, page_size=3)
     assert same_bits([x[9:11] for x in got], alone)
+
+
+def test_every_two_options_meet_in_the_matrix():
+    ways = {"order": ORDERS, "landing": LANDINGS, "mma": MODES}
+    for (a, of_a), (b, of_b) in combinations(ways.items(), 2):
+        assert {(options[a], options[b]) for options in MATRIX} == set(product(of_a, of_b))
 
 
 @pytest.mark.parametrize("kernel", CALLS)

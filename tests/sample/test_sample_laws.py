@@ -9,6 +9,8 @@ from sampling_rows import one_request_each
 from dflash_ops import sample_logits
 from dflash_ops.reference import sample as reference_sample
 
+pytestmark = pytest.mark.statistical
+
 
 def draw(device, logits, **call):
     call = {k: v.to(device) if isinstance(v, torch.Tensor) else v for k, v in call.items()}

@@ -1,4 +1,4 @@
-"""Every order of warps and CTAs with every landing of asynchronous copies, and every way to add."""
+"""Orders of warps and CTAs, landings of what is asynchronous, and ways to add."""
 
 from itertools import product
 from typing import Any
@@ -14,6 +14,7 @@ SCHEDULES: list[dict[str, Any]] = [
     {"order": order, "landing": landing, "resident": 1 + 4 * (i % 2), "seed": i}
     for i, (order, landing) in enumerate(product(ORDERS, LANDINGS))
 ]
+# The same with ways to add, so that every two of order, landing and mode meet.
 MATRIX: list[dict[str, Any]] = [
-    schedule | {"mma": mode} for mode in MODES for schedule in SCHEDULES
+    schedule | {"mma": MODES[(i + i // 3) % 3]} for i, schedule in enumerate(SCHEDULES)
 ]
