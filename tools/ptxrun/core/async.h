@@ -5,16 +5,6 @@
 
 namespace ptxrun {
 
-void wait_for_groups(Warp& w, size_t may_pend);  // cp.async.wait_group
-void finish_copies(Warp& w);                     // at the end of the warp
-
-// Bulk stores. `write` gets the bytes of `from`, as they are when the store reads them.
-void issue_store(Warp& w, std::span<const uint8_t> from, uint32_t clock,
-                 std::function<void(const uint8_t*)> write);
-void commit_bulk(Warp& w, const Instruction& in, uint32_t mask);
-void wait_for_bulk(Warp& w, size_t may_pend, bool until_read);  // cp.async.bulk.wait_group
-void finish_bulk(Warp& w);                                      // at the end of the warp
-
 // A shared address as this warp means it: in its own CTA, or in one of the cluster. Null cta: none.
 struct Place {
   Cta* cta;
@@ -23,6 +13,22 @@ struct Place {
   std::span<const uint8_t> bytes(uint32_t count) const;
 };
 Place place_of(Warp& w, const Instruction& in, uint64_t address, uint64_t bytes, int lane);
+
+void wait_for_groups(Warp& w, size_t may_pend);  // cp.async.wait_group
+void finish_copies(Warp& w);                     // at the end of the warp
+
+// Shared memory that the async proxy reads for a warp: until the clock that this returns. That it
+// may write from now on; that it has written.
+uint32_t read_by_proxy(Warp& w, const Instruction& in, uint32_t offset, uint32_t bytes);
+void write_by_proxy(Warp& w, const Instruction& in, const Place& to, uint32_t bytes, int lane);
+void land_by_proxy(Warp& w, const Instruction& in, const Place& to, uint32_t bytes);
+
+// Bulk stores. `write` gets the bytes of `from`, as they are when the store reads them.
+void issue_store(Warp& w, std::span<const uint8_t> from, uint32_t clock,
+                 std::function<void(const uint8_t*)> write);
+void commit_bulk(Warp& w, const Instruction& in, uint32_t mask);
+void wait_for_bulk(Warp& w, size_t may_pend, bool until_read);  // cp.async.bulk.wait_group
+void finish_bulk(Warp& w);                                      // at the end of the warp
 
 // mbarrier.init of this warp becomes visible to the async proxy, and to the cluster.
 void fence_mbarriers(Warp& w, bool to_cluster);
@@ -58,6 +64,7 @@ void pass_cluster_barrier(Warp& w);
 
 // Decoding of what shares its first word with others.
 void decode_bulk(class Decoder& d);
+void decode_tensor(class Decoder& d);
 void decode_cluster_barrier(class Decoder& d);
 
 }  // namespace ptxrun
