@@ -26,16 +26,20 @@ PTX_EXAMPLES, MATRIX_EXAMPLES = 15, 3
 def pytest_addoption(parser):
     parser.addoption("--ptx-counters", action="store_true", help="traffic of the emulated kernels")
     parser.addoption("--ptx-matrix", action="store_true", help="emulated tests in every schedule")
-    parser.addoption("--device", help="only tests that run on a device, and only on this one")
+    parser.addoption("--device", help="only tests that run on a device, and on these: ptx,ptx90")
+    parser.addoption("--long", action="store_true", help="also tests marked long")
 
 
 def pytest_collection_modifyitems(config, items):
     if not PINNED_ARCHS:  # fp32 has no body of its own on sm_90a
         items[:] = [i for i in items if device_of(i) != "ptx90" or not has_float32(i)]
+    wanted = items
+    if not config.getoption("--long"):
+        wanted = [item for item in wanted if item.get_closest_marker("long") is None]
     if only := config.getoption("--device"):
-        other = [item for item in items if device_of(item) != only]
-        config.hook.pytest_deselected(items=other)
-        items[:] = [item for item in items if device_of(item) == only]
+        wanted = [item for item in wanted if device_of(item) in only.split(",")]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(wanted)])
+    items[:] = wanted
 
 
 def device_of(item):

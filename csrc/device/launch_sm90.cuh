@@ -34,7 +34,8 @@ cudaError_t launch_cluster(void (*kernel)(Params...), int64_t num_ctas, int clus
   config.stream = stream;
   config.attrs = attributes;
   config.numAttrs = 2;
-  return cudaLaunchKernelEx(&config, kernel, params...);
+  (void)cudaLaunchKernelEx(&config, kernel, params...);
+  return cudaGetLastError();  // which the next launch would take for its own
 }
 
 }  // namespace dflash
