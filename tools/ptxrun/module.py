@@ -1,12 +1,15 @@
 """PTX files and single kernels."""
 
 import ctypes
+import fcntl
 import functools
 import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import sysconfig
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,23 +37,36 @@ def nvcc() -> str:
     return found
 
 
-def _built(source: Path, command: Sequence[str], suffix: str, more: Sequence[str]) -> Path:
-    """What nvcc makes of a file, kept by a hash of what goes into it."""
+def _ccache() -> list[str]:
+    """From its PyPI package. What it keeps outlives this tree, and another installation of nvcc."""
+    ccache = Path(sys.executable).with_name("ccache")
+    return [str(ccache), "compiler_check=content"] if ccache.exists() else []
+
+
+def _run(*command: Any) -> None:
+    subprocess.run(command, check=True)
+
+
+def _kept(source: Path, command: Sequence[str], suffix: str, make: Callable[[Path], None]) -> Path:
+    """What nvcc makes of a file, by a hash of what goes into it. One process makes it, all wait."""
     whole = subprocess.run([*command, "-E", source], check=True, capture_output=True).stdout
-    key = hashlib.sha256(whole + repr((command, more)).encode()).hexdigest()[:32]
+    key = hashlib.sha256(whole + repr(command).encode()).hexdigest()[:32]
     path = CACHE / f"{key}{suffix}"
-    if not path.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        partial = CACHE / f"{key}.{os.getpid()}{suffix}"
-        subprocess.run([*command, *more, source, "-o", partial], check=True)
-        partial.rename(path)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            partial = CACHE / f"{key}.partial{suffix}"
+            make(partial)
+            partial.rename(path)
     return path
 
 
 def compiled(source: Path, arch: str, flags: Sequence[str] = ()) -> str:
     """The PTX of a .cu file."""
     command = [nvcc(), "-std=c++20", "-lineinfo", f"-arch={arch}", *flags]
-    return _built(source, command, ".ptx", ["-ptx"]).read_text()
+    path = _kept(source, command, ".ptx", lambda to: _run(*command, "-ptx", source, "-o", to))
+    return path.read_text()
 
 
 class Program:
@@ -60,10 +76,17 @@ class Program:
         virtual = arch.replace("sm_", "compute_")
         command = [nvcc(), "-std=c++17", "-O1", "-lineinfo", "--expt-relaxed-constexpr", "-w"]
         command += ["--no-compress", "-gencode", f"arch={virtual},code={virtual}", *flags]
-        link = ["-shared", "-cudart", "none", "-Xcompiler", "-fPIC", f"-L{HERE}", "-lptxrun_cudart"]
-        path = _built(source, command, ".so", link)
+        command += ["-Xcompiler", "-fPIC"]
+        link = [nvcc(), "-shared", "-cudart", "none", f"-L{HERE}", "-lptxrun_cudart"]
+
+        def make(library: Path) -> None:
+            with tempfile.TemporaryDirectory(dir=CACHE) as folder:
+                host = Path(folder) / "host.o"
+                _run(*_ccache(), *command, "-c", source, "-o", host)
+                _run(*link, host, "-o", library)
+
         ctypes.CDLL(str(HERE / "libptxrun_cudart.so"))
-        self._library = ctypes.CDLL(str(path))
+        self._library = ctypes.CDLL(str(_kept(source, command, ".so", make)))
         self._arch = int(arch.removeprefix("sm_").rstrip("a"))
 
     def __call__(self, name: str, *arguments: Any) -> int:
