@@ -101,7 +101,8 @@ class Drafter:
             )
             for _ in range(config.num_layers)
         ]
-        self._kv_weights = [pack_weight(random(2 * kv_size, hidden)) for _ in self._layers]
+        stack = [pack_weight(random(2 * kv_size, hidden)) for _ in self._layers]
+        self._kv_weights = list(torch.stack(stack))
         self._fc, self._hidden_norm = pack_weight(random(hidden, hidden)), random.norm(hidden)
         self._final_norm = random.norm(hidden)
         caches = torch.full((2, len(self._layers), *cache_shape), math.nan).to(embed)

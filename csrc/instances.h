@@ -46,6 +46,7 @@ inline constexpr KernelInstances kInstances[] = {
     {"draw_scan_kernel", 1},
     {"draw_finish_kernel", 1},
     {"rope_append_kv_kernel", kFloatTypes},
+    {"rope_append_layers_kernel", 1},
     {"merge_states_kernel", kFloatTypes},
     {"plan_tiles_kernel", kFloatTypes},
     {"tree_attention_kernel", kFloatTypes * 3},  // by the head dimension: 64, 128, 256

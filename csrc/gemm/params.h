@@ -42,6 +42,16 @@ struct GemmWeight {
     if (quant) return quant.block_bytes(depth);
     return (dtype == DType::kF32 ? depth : (depth + 1) / 2) * kBlock * 4;
   }
+  // Whether the next one's rows follow in memory, as slices of one tensor do: both are one weight.
+  bool is_followed_by(const GemmWeight& next) const {
+    const int64_t element = dtype == DType::kF32 ? 4 : 2;
+    const int64_t bytes =
+        is_packed ? num_blocks() * block_bytes() : num_rows * row_stride * element;
+    return !is_pair && !next.is_pair && !quant && !next.quant && dtype == next.dtype &&
+           depth == next.depth && is_packed == next.is_packed && row_stride == next.row_stride &&
+           (!is_packed || num_rows % kBlock == 0) &&
+           static_cast<const char*>(data) + bytes == next.data;
+  }
   constexpr RowForm row_form() const {
     return {depth, quant.offset == Offset::kNone ? 0 : quant.group,
             has_int8_rows ? quant.codes : Codes::kNone};

@@ -47,6 +47,10 @@ constexpr int64_t release_pages_bytes(int64_t num_requests, int64_t max_pages) {
   return 8 * num_requests * (max_pages + 1);
 }
 
+// context_kv: layers that one product projects, and bytes of what it leaves for all rows.
+inline constexpr int kMaxStackedLayers = 16;
+inline constexpr int64_t kMaxStackedBytes = 64 << 20;
+
 // CUDA, context_kv: threads of a CTA that packs a row, and bytes that it copies of it: few rows are
 // spread over the device. The workspace: offsets in bytes; the number of stored rows comes first.
 inline constexpr int kPackContextBlock = 256;
@@ -65,7 +69,7 @@ struct ContextKvPlan {
   int64_t features;
   int64_t hidden;
   int64_t context;
-  int64_t kv;  // of one layer after the other
+  int64_t kv;  // of one stack of layers after the other
   int64_t workspace_bytes;
 
   // Rows of a matrix start at multiples of 16 bytes.

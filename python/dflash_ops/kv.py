@@ -188,7 +188,8 @@ def context_kv(
         fc: ``[H, F * H]``, features' dtype, plain or packed.
         hidden_norm: ``[H]`` float.
         kv_weights: one ``[Hkv * (Dk + Dv), H]`` per layer, features' dtype, plain or packed: the
-            rows of the K projection, then those of the V projection.
+            rows of the K projection, then those of the V projection. One product reads those that
+            are slices of one tensor, in order.
         k_caches: one ``[num_pages, page_size, Hkv, Dk]`` per layer, as for rope_append_kv. Written.
         v_caches: one ``[num_pages, page_size, Hkv, Dv]`` per layer. Written.
         positions: ``[T]`` int, as for rope_append_kv; -1: a padded row.

@@ -102,6 +102,43 @@ def test_is_its_steps_bit_for_bit(device, rows, groups, normed, packed, dtype, s
         assert all(same(a, b) for a, b in zip(call[name], want[name], strict=True))
 
 
+STACKED_DIMS = ((2, 8, 8), (1, 16, 16), (4, 8, 8), (1, 8, 6), (1, 8, 6))  # 32, 32, 64, 14, 14
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("gap", [0, 1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_that_follow_one_another(device, packed, gap, dtype):
+    """Slices of one tensor, which one product reads; with a gap, or blocks not full, they are not."""
+    call = make_call(8, dims=STACKED_DIMS, dtype=dtype)
+    call = changed(call, lambda x: x.to(device))
+    want = changed(call, torch.clone)
+    composed(want)
+    weights = [pack_weight(w) for w in call["kv_weights"]] if packed else call["kv_weights"]
+    slices = [torch.cat([w, torch.full_like(w[:gap], math.nan)]) for w in weights]
+    stack = torch.cat(slices).split([len(s) for s in slices])
+    call["kv_weights"] = [part[: len(w)] for part, w in zip(stack, weights, strict=True)]
+    context_kv(**call)
+    for name in ("k_caches", "v_caches"):
+        assert all(same(a, b) for a, b in zip(call[name], want[name], strict=True))
+
+
+def test_rows_of_a_stack_are_limited(device):
+    """More than 64 MB of what a stack's product would leave: layers one after the other."""
+    rows, width = 2**13, 1024
+    call = make_call(9, depth=8, hidden=2, dims=((1, 8, width - 8),) * 3)
+    call = changed(call, lambda x: x.to(device))
+    call["kv_weights"] = list(torch.cat(call["kv_weights"]).split(width))
+    want = changed(call, torch.clone)
+    composed(want)
+    more = (0, rows - len(call["features"]))  # they cost nothing
+    call |= {k: torch.nn.functional.pad(call[k], more, value=-1) for k in ("positions", "slots")}
+    call["features"] = torch.nn.functional.pad(call["features"], (0, 0, *more))
+    context_kv(**call | {"status": None})
+    for name in ("k_caches", "v_caches"):
+        assert all(same(a, b) for a, b in zip(call[name], want[name], strict=True))
+
+
 # Bytes of a row of features around one and two shares of a CTA.
 @pytest.mark.parametrize("depth", [4095, 4096, 4104, 8200])
 def test_wide_features(device, depth):

@@ -56,18 +56,19 @@ std::vector<int64_t> stored_rows(const ContextKvParams& p) {
 }
 
 void append_layer(const ContextKvParams& p, const ContextKvLayer& layer, Matrix& kv,
-                  const std::vector<int64_t>& rows, std::vector<int32_t>& status) {
+                  int64_t first_col, const std::vector<int64_t>& rows,
+                  std::vector<int32_t>& status) {
   std::vector<int64_t> positions, slots;
   for (const int64_t row : rows) {
     positions.push_back(p.positions[row]);
     slots.push_back(p.slots(layer.group, row));
   }
-  RopeAppendKvParams a = layer_append(p, layer, kv, static_cast<int64_t>(rows.size()));
+  RopeAppendKvParams a = layer_append(p, layer, kv, first_col, static_cast<int64_t>(rows.size()));
   a.positions = {positions.data(), 1, true};
   a.slots = {slots.data(), 1, true};
   a.status = {status.data(), 1};
   torch::stable::parallel_for(
-      0, kNumRowLanes, elements_grain(a.num_rows * kv.num_cols / kNumRowLanes),
+      0, kNumRowLanes, elements_grain(a.num_rows * layer.weight.num_rows / kNumRowLanes),
       [&](int64_t begin, int64_t end) { rope_append_kv_cpu(a, begin, end); });
 }
 
@@ -81,10 +82,14 @@ void run_cpu(const ContextKvParams& p, const Tensor&) {
   const PackedX context(hidden.view(), p.hidden_norm, p.eps, num_rows, {p.fc.num_rows});
 
   std::vector<int32_t> status(num_rows);
-  for (int64_t idx = 0; idx < p.num_layers; ++idx) {
-    Matrix kv = product(p.layers[idx].weight, context, num_rows, dtype);
-    append_layer(p, p.layers[idx], kv, rows, status);
-  }
+  for_each_stack(p, [&](const ContextStack& stack) {
+    Matrix kv = product(stack.weight, context, num_rows, dtype);
+    int64_t first_col = 0;
+    for (int64_t i = 0; i < stack.num_layers; ++i) {
+      append_layer(p, stack.layers[i], kv, first_col, rows, status);
+      first_col += stack.layers[i].weight.num_rows;
+    }
+  });
   for (int64_t i = 0; i < num_rows; ++i) p.status.add(rows[i], status[i]);
 }
 

@@ -3,9 +3,9 @@
 //
 //   pack_context   grid num_rows, parts; block 256   the CTAs of a row count the stored rows before
 //                                                    it, and copy 8 KB each to that place
-//   then verify_gemm, rmsnorm, and verify_gemm and rope_append_kv for each layer; launches are for
-//   all rows, and what is past the stored ones, whose number the device knows, leaves at once
-//   give_status    a thread per row
+//   then verify_gemm, rmsnorm, and verify_gemm and rope_append_kv for each stack of layers;
+//   launches are for all rows, and what is past the stored ones, whose number the device knows,
+//   leaves at once give_status    a thread per row
 //
 //   reads  fc and the layers' weights once per 64 stored rows; features of the stored rows
 //
@@ -106,13 +106,20 @@ VerifyGemmParams product(const GemmWeight& weight, const Matrix& x, const Matrix
   return p;
 }
 
-RopeAppendKvParams append(const ContextKvParams& p, const ContextKvLayer& layer, const Matrix& kv,
-                          const PackedContext& packed) {
-  RopeAppendKvParams a = layer_append(p, layer, kv, p.num_rows);
-  a.positions = {packed.positions, 1, true};
-  a.slots = {packed.slots + layer.group * p.num_rows, 1, true};
-  a.status = {packed.status, 1};
-  return a;
+RopeAppendLayers append(const ContextKvParams& p, const ContextStack& stack, const Matrix& kv,
+                        const PackedContext& packed) {
+  RopeAppendLayers appends{};
+  int64_t first_col = 0;
+  for (int64_t i = 0; i < stack.num_layers; ++i) {
+    const ContextKvLayer& layer = stack.layers[i];
+    RopeAppendKvParams& a = appends.layers[i];
+    a = layer_append(p, layer, kv, first_col, p.num_rows);
+    a.positions = {packed.positions, 1, true};
+    a.slots = {packed.slots + layer.group * p.num_rows, 1, true};
+    a.status = {packed.status, 1};
+    first_col += layer.weight.num_rows;
+  }
+  return appends;
 }
 
 }  // namespace
@@ -153,15 +160,16 @@ cudaError_t launch_context_kv(const ContextKvParams& p, const ContextKvPlan& pla
                            p.fc.num_rows, packed.count},
                           stream);
   });
-  for (int64_t idx = 0; idx < p.num_layers; ++idx) {
-    const ContextKvLayer& layer = p.layers[idx];
-    const Matrix kv = matrix(plan.kv, layer.weight.num_rows);
+  for_each_stack(p, [&](const ContextStack& stack) {
+    const Matrix kv = matrix(plan.kv, stack.weight.num_rows);
     then([&] {
-      return launch_verify_gemm(product(layer.weight, context, kv, p.num_rows, packed.count),
+      return launch_verify_gemm(product(stack.weight, context, kv, p.num_rows, packed.count),
                                 stream);
     });
-    then([&] { return launch_rope_append_kv(append(p, layer, kv, packed), stream); });
-  }
+    then([&] {
+      return launch_rope_append_layers(append(p, stack, kv, packed), stack.num_layers, stream);
+    });
+  });
   then([&] {
     if (p.status.data == nullptr) return cudaSuccess;
     give_status_kernel<<<(p.num_rows + kBlock - 1) / kBlock, kBlock, 0, stream>>>(p, packed);

@@ -2,6 +2,7 @@
 
 #include "common/cuda.h"
 #include "kv/context_kv.h"
+#include "kv/context_layer.h"
 #include "kv/cuda/launch.h"
 #include "kv/plan.h"
 
@@ -9,9 +10,8 @@ namespace dflash {
 
 static void run_cuda(const ContextKvParams& p, const Tensor& features) {
   int64_t widest = 0;
-  for (int64_t idx = 0; idx < p.num_layers; ++idx) {
-    widest = std::max(widest, p.layers[idx].weight.num_rows);
-  }
+  for_each_stack(
+      p, [&](const ContextStack& stack) { widest = std::max(widest, stack.weight.num_rows); });
   const int64_t element_bytes = p.features.dtype == DType::kF32 ? 4 : 2;
   const ContextKvPlan plan =
       plan_context_kv(p.num_rows, p.num_groups, p.fc.depth, p.fc.num_rows, widest, element_bytes);

@@ -1,6 +1,7 @@
 // rope_append_kv: per-head norm, rotary embedding, and the scatter of K and V into their pages.
 //
-//   grid   ceil(num_rows / kRowsPerCta), Hq + Hkv    kRowsPerCta rows of a head of q, or of k and v
+//   grid   ceil(num_rows / kRowsPerCta), Hq + Hkv, layers   kRowsPerCta rows of a head of q, or of
+//                                                           k and v
 //   block  kRowsPerCta * 32                          one warp per row
 //   smem   72 B
 //   reads  q, k, v from memory once, and again from the cache where a norm or a scale comes first
@@ -167,17 +168,33 @@ __device__ void write_kv(const RopeAppendKvParams& p, int64_t first_row, int64_t
 }
 
 template <class T>
-__global__ void __launch_bounds__(kRowsPerCta* kWarpSize)
-    rope_append_kv_kernel(const __grid_constant__ RopeAppendKvParams p) {
+__device__ __forceinline__ void append(const RopeAppendKvParams& p) {
   const int64_t first_row = int64_t{blockIdx.x} * kRowsPerCta, row = first_row + warp_index();
   const int64_t head_idx = blockIdx.y;
-  if (head_idx == 0 && row < p.num_rows && lane_index() == 0 && place_of(p, row).is_bad) {
-    p.status.add(row, kOutOfRange);
+  if (head_idx == 0 && row < p.num_rows && lane_index() == 0 && p.status.data != nullptr &&
+      place_of(p, row).is_bad) {
+    atomicOr(p.status.data + row * p.status.stride, kOutOfRange);  // layers share the row's
   }
   if (head_idx < p.num_q_heads) {
     if (row < p.num_rows) write_q<T>(p, row, head_idx);
   } else if (head_idx < p.num_q_heads + p.num_kv_heads) {
     write_kv<T>(p, first_row, head_idx - p.num_q_heads);
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kRowsPerCta* kWarpSize)
+    rope_append_kv_kernel(const __grid_constant__ RopeAppendKvParams p) {
+  append<T>(p);
+}
+
+__global__ void __launch_bounds__(kRowsPerCta* kWarpSize)
+    rope_append_layers_kernel(const __grid_constant__ RopeAppendLayers layers) {
+  const RopeAppendKvParams& p = layers.layers[blockIdx.z];
+  switch (p.k.dtype) {
+    case DType::kBF16: return append<BF16>(p);
+    case DType::kF16: return append<F16>(p);
+    default: return append<float>(p);
   }
 }
 
@@ -190,6 +207,19 @@ cudaError_t launch_rope_append_kv(const RopeAppendKvParams& p, cudaStream_t stre
   (void)with_dtype<float, BF16, F16>(p.q.dtype, [&]<class T>(std::type_identity<T>) {
     rope_append_kv_kernel<T><<<grid, kRowsPerCta * kWarpSize, 0, stream>>>(p);
   });
+  return cudaGetLastError();
+}
+
+cudaError_t launch_rope_append_layers(const RopeAppendLayers& p, int64_t num_layers,
+                                      cudaStream_t stream) {
+  int64_t num_heads = 0;
+  for (int64_t i = 0; i < num_layers; ++i) {
+    num_heads = std::max(num_heads, p.layers[i].num_kv_heads);
+  }
+  const dim3 grid(static_cast<uint32_t>(rope_row_ctas(p.layers[0].num_rows)),
+                  static_cast<uint32_t>(rope_head_ctas(0, num_heads)),
+                  static_cast<uint32_t>(num_layers));
+  rope_append_layers_kernel<<<grid, kRowsPerCta * kWarpSize, 0, stream>>>(p);
   return cudaGetLastError();
 }
 
