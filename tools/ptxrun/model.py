@@ -33,9 +33,10 @@ RESOURCES = ("HBM", "L2", "shared", "issue", "tensor")
 
 
 class Times(NamedTuple):
-    """Microseconds of one kernel on one machine; a model."""
+    """Microseconds of one launch of a kernel on one machine; a model."""
 
     kernel: str
+    launches: int  # of this kernel with this grid
     machine: str
     resources: dict[str, float]
     tail: float
@@ -72,7 +73,7 @@ def _tensor_us(k: KernelSum, m: Machine) -> float:
 
 
 def modelled(k: KernelSum, r: Resources, m: Machine, ptx_instructions: int) -> Times:
-    """One launch of a kernel; `k` may hold several, then their mean."""
+    """One launch of a kernel; `k` may hold several of the same grid, then their mean."""
     t = k.total
     n, ctas = t.launches, t.ctas / t.launches
     per_sm = occupancy(r, t.threads, t.static_shared + t.dynamic_shared, m)
@@ -110,7 +111,8 @@ def modelled(k: KernelSum, r: Resources, m: Machine, ptx_instructions: int) -> T
         **{name: time / ctas * busiest for name, time in one_sm.items()},
     }
     return Times(
-        kernel=k.kernel,
+        kernel=k.kernel.partition("@")[0],
+        launches=n,
         machine=m.name,
         resources=full,
         tail=max(0.0, max(late.values()) - max(full.values())),
@@ -124,7 +126,7 @@ def modelled(k: KernelSum, r: Resources, m: Machine, ptx_instructions: int) -> T
 def model_of(
     call: Callable[[], Any], sample: int = 0, machines: Iterable[Machine] = MACHINES
 ) -> list[Times]:
-    """Of every kernel that a call of dflash ops launches.
+    """Of every kernel, and every grid of it, that a call of dflash ops launches.
 
     With `sample`, that many CTAs of each grid run, spread over it, and counters are multiplied by
     what they stand for; sectors of a tensor grow alike, up to the tensor. So the shapes may be the
@@ -132,16 +134,18 @@ def model_of(
     """
     times = []
     for arch in sorted({m.ptx_arch for m in machines}):
-        options = {"footprint": True, "sample": sample, "checks": False, "uninitialised": False}
+        options = {"footprint": True, "by_grid": True, "sample": sample}
+        options |= {"checks": False, "uninitialised": False}
         counters(reset=True)
         with using(**options), emulated(_refuse, arch):
             call()
         for k in by_kernel():
-            ptx = image_of(k.kernel, arch)
-            census = _ptxrun.Module(ptx).census(k.kernel)
+            name = k.kernel.partition("@")[0]
+            ptx = image_of(name, arch)
+            census = _ptxrun.Module(ptx).census(name)
             for machine in machines:
                 if machine.ptx_arch == arch:
-                    resources = assembled(ptx, machine.sass_arch)[k.kernel]
+                    resources = assembled(ptx, machine.sass_arch)[name]
                     times.append(modelled(k, resources, machine, sum(census.values())))
         counters(reset=True)
     return times
@@ -152,11 +156,11 @@ def _refuse(message: str) -> None:
 
 
 def model_table(times: Iterable[Times]) -> str:
-    head = ("us:", *RESOURCES, "tail", "launch", "sum", "CTAs/SM", "KB/SM", "binds")
-    lines = [f"{'model, not a measurement':30}" + "".join(f"{name:>9}" for name in head)]
+    head = ("launches", *RESOURCES, "tail", "launch", "sum", "CTAs/SM", "KB/SM", "binds")
+    lines = [f"{'model, no measurement; us':30}" + "".join(f"{name:>9}" for name in head)]
     for t in times:
         numbers = [*t.resources.values(), t.tail, t.launch, t.total]
-        cells = "".join(f"{x:9.2f}" for x in numbers)
+        cells = f"{t.launches:9}" + "".join(f"{x:9.2f}" for x in numbers)
         cells += f"{t.ctas_per_sm:9}{t.in_flight / 1024:9.1f}  {t.bound}"
         short = re.search(r"(?<=\d)[a-z_]+_kernel", t.kernel)
         name = short.group() if short else t.kernel[-25:]

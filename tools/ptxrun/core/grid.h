@@ -54,6 +54,7 @@ struct Options {
   bool uninitialised = true;  // reads of unwritten memory; some right kernels prefetch it in vain
   bool proxy_fences = true;   // fence.proxy.async before the async proxy reads shared memory
   bool counters = true;
+  bool by_grid = false;    // launches of other grids are counted apart, as kernel@CTAs
   bool footprint = false;  // which sectors a launch touches: the model's HBM traffic
   uint32_t sample = 0;     // clusters to run, spread over the grid; counters are scaled. 0: all
   Order order = Order::kForward;

@@ -111,6 +111,7 @@ PYBIND11_MODULE(_ptxrun, m) {
       .def_readwrite("uninitialised", &ptxrun::Options::uninitialised)
       .def_readwrite("proxy_fences", &ptxrun::Options::proxy_fences)
       .def_readwrite("counters", &ptxrun::Options::counters)
+      .def_readwrite("by_grid", &ptxrun::Options::by_grid)
       .def_readwrite("footprint", &ptxrun::Options::footprint)
       .def_readwrite("sample", &ptxrun::Options::sample)
       .def_readwrite("order", &ptxrun::Options::order)

@@ -241,7 +241,9 @@ void Device::add_stats(const std::shared_ptr<Module>& module, const Kernel& kern
   const auto scaled = [&](uint64_t count) {
     return static_cast<uint64_t>(std::llround(static_cast<double>(count) * grid.scale));
   };
-  KernelStats& stats = stats_[kernel.name];
+  std::string name = kernel.name;
+  if (options.by_grid) name.append("@").append(std::to_string(launch.num_ctas()));
+  KernelStats& stats = stats_[name];
   stats.module = module;
   stats.kernel = &kernel;
   stats.last = launch;
