@@ -6,6 +6,14 @@
 #include <immintrin.h>
 #endif
 
+#if defined(__AVX512F__)
+static constexpr int kVectorBytes = 64;
+#elif defined(__AVX__)
+static constexpr int kVectorBytes = 32;
+#else
+static constexpr int kVectorBytes = 16;
+#endif
+
 static constexpr int kChains = 12;  // latency 6 or less, two a cycle or fewer
 
 extern "C" uint64_t read_bytes(const void* data, uint64_t num_bytes) {
@@ -22,17 +30,18 @@ extern "C" uint64_t read_bytes(const void* data, uint64_t num_bytes) {
 // The peaks: each runs `num_steps` instructions a chain and returns the macs of one instruction; 0
 // if the machine has none.
 extern "C" int peak_f32(uint64_t num_steps) {
-  using Vector [[gnu::vector_size(64)]] = float;
+  using Vector [[gnu::vector_size(kVectorBytes)]] = float;
   Vector sums[kChains] = {};
-  const Vector x = Vector{} + 1e-3f;
+  Vector x = Vector{} + 1e-3f;
   for (uint64_t i = 0; i < num_steps; ++i) {
+    asm volatile("" : "+v"(x));  // else the product would be taken once for all steps
 #pragma GCC unroll 12
     for (int c = 0; c < kChains; ++c) {
       sums[c] = x * x + sums[c];
       asm volatile("" : "+v"(sums[c]));
     }
   }
-  return 16;
+  return kVectorBytes / 4;
 }
 
 extern "C" int peak_bf16([[maybe_unused]] uint64_t num_steps) {
