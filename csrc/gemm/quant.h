@@ -1,8 +1,6 @@
 // How a quantised weight stands in memory, and what its codes mean: no torch, no CUDA.
 #pragma once
 
-#include <array>
-
 #include "common/dtype.h"
 
 namespace dflash {
@@ -62,14 +60,5 @@ static constexpr float code_value(Codes codes, uint32_t code) {
     default: return to_float(F8E4M3{static_cast<uint8_t>(code)});
   }
 }
-
-// bf16 bits of c for every 4-bit code, twice over: a table may be indexed with one stray bit.
-static constexpr auto kInt4Table = [] {
-  std::array<uint16_t, 32> table{};
-  for (uint32_t i = 0; i < table.size(); ++i) {
-    table[i] = std::bit_cast<uint32_t>(code_value(Codes::kInt4, i % 16)) >> 16;
-  }
-  return table;
-}();
 
 }  // namespace dflash

@@ -190,6 +190,19 @@ def test_threads_do_not_reach_the_bits():
     assert all(torch.equal(results[0], other) for other in results)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_what_stood_in_memory_before_is_not_read(device, dtype):
+    """A row of 36 k ends inside a word; the call before it leaves NaN where that word ends."""
+    case = Case(9, "awq", 3, 40, 36, dtype, device=device)
+    before = Case(9, "awq", 3, 40, 40, dtype, device=device)
+    before.x.fill_(torch.nan)
+    want = case.run()
+    assert want.isfinite().all()
+    for _ in range(4):
+        before.run()
+        assert torch.equal(case.run(), want)
+
+
 @given(rows, st.sampled_from(DEPTHS), dtypes, dtypes, seeds)
 @settings(max_examples=30)
 def test_the_fused_norm_has_the_bits_of_rmsnorm(device, num_rows, depth, dtype, norm_dtype, seed):

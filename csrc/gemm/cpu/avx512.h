@@ -8,6 +8,21 @@
 namespace dflash {
 namespace {
 
+// bf16 bits of c for every 4-bit code, twice over: a table may be indexed with one stray bit.
+constexpr auto kInt4Pairs = [] {
+  std::array<uint16_t, 32> table{};
+  for (uint32_t i = 0; i < table.size(); ++i) {
+    table[i] = std::bit_cast<uint32_t>(code_value(Codes::kInt4, i % 16)) >> 16;
+  }
+  return table;
+}();
+
+constexpr auto kInt4Floats = [] {
+  std::array<float, 16> table{};
+  for (uint32_t i = 0; i < table.size(); ++i) table[i] = code_value(Codes::kInt4, i);
+  return table;
+}();
+
 // bf16 bits of the eight smallest fp8 numbers.
 constexpr auto kTinyF8Table = [] {
   std::array<uint16_t, 32> table{};
@@ -19,7 +34,7 @@ constexpr auto kTinyF8Table = [] {
 
 struct Avx512 {
   using F = __m512;
-  static constexpr int kWidth = 16, kMaxRows = 8;
+  static constexpr int kWidth = 16, kMaxRows = 8, kMaxBusyRows = 8;
   static constexpr bool kHasDot = false;
   static constexpr int vecs(int) { return 2; }
 
@@ -46,13 +61,12 @@ struct Avx512 {
     return _mm512_castsi512_ps(_mm512_slli_epi32(w, 16));
   }
 
-  static void store_words(uint32_t* p, __m512i words) { _mm512_store_si512(p, words); }
   template <Codes kCodes, int kPair>
   static __m512i decode(const uint32_t* words) {
     const __m512i w = _mm512_loadu_si512(words);
     if constexpr (kCodes == Codes::kInt4) {  // the table reads five bits: one stray bit is left
       return _mm512_permutexvar_epi16(_mm512_srli_epi32(w, 4 * kPair),
-                                      _mm512_loadu_si512(kInt4Table.data()));
+                                      _mm512_loadu_si512(kInt4Pairs.data()));
     } else if constexpr (kCodes == Codes::kInt8) {
       const __m512i even = _mm512_srai_epi32(_mm512_slli_epi32(w, 8 - 8 * kPair), 24);
       const __m512i odd = _mm512_srai_epi32(_mm512_slli_epi32(w, 24 - 8 * kPair), 24);
@@ -71,6 +85,21 @@ struct Avx512 {
       const __m512i bits = _mm512_mask_permutexvar_epi16(normal, tiny, magnitude,
                                                          _mm512_loadu_si512(kTinyF8Table.data()));
       return _mm512_or_si512(_mm512_mask_mov_epi16(bits, nan, _mm512_set1_epi16(0x7fc0)), sign);
+    }
+  }
+
+  template <Codes kCodes, int kShift>
+  static F number(const uint32_t* words) {
+    const __m512i w = _mm512_loadu_si512(words);
+    if constexpr (kCodes == Codes::kInt4) {  // the table reads four bits
+      return _mm512_permutexvar_ps(_mm512_srli_epi32(w, kShift), load(kInt4Floats.data()));
+    } else if constexpr (kCodes == Codes::kInt8) {
+      return _mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(w, 24 - kShift), 24));
+    } else {
+      const __m512i pairs = decode<kCodes, kShift % 16 / 8>(words);
+      return _mm512_castsi512_ps(kShift < 16
+                                     ? _mm512_slli_epi32(pairs, 16)
+                                     : _mm512_and_si512(pairs, _mm512_set1_epi32(0xffff0000)));
     }
   }
 

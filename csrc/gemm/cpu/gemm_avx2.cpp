@@ -5,17 +5,9 @@
 namespace dflash {
 namespace {
 
-// Bytes of kInt4Table.
-constexpr std::array<uint8_t, 16> bytes_of_table(int shift) {
-  std::array<uint8_t, 16> bytes{};
-  for (int i = 0; i < 16; ++i) bytes[i] = static_cast<uint8_t>(kInt4Table[i] >> shift);
-  return bytes;
-}
-constexpr auto kInt4Low = bytes_of_table(0), kInt4High = bytes_of_table(8);
-
 struct Avx2 {
   using F = __m256;
-  static constexpr int kWidth = 8, kMaxRows = 4;
+  static constexpr int kWidth = 8, kMaxRows = 6, kMaxBusyRows = 4;
   static constexpr bool kHasDot = false;
   // Of 16 registers the sums take at most 8; what is left holds the weights and one x.
   static constexpr int vecs(int rows) { return rows <= 2 ? 4 : 2; }
@@ -49,13 +41,6 @@ struct Avx2 {
     return _mm256_castsi256_ps(_mm256_slli_epi32(w, 16));
   }
 
-  static void store_words(uint32_t* p, __m256i words) {
-    _mm256_store_si256(reinterpret_cast<__m256i*>(p), words);
-  }
-  static __m256i pair(F even, F odd) {  // bf16 pairs of exact numbers
-    return _mm256_or_si256(_mm256_castps_si256(even),
-                           _mm256_srli_epi32(_mm256_castps_si256(odd), 16));
-  }
   static F small_floats(__m256i bits) {  // of fp8, in the low byte of each word
     const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7f));
     const __m256i sign = _mm256_slli_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(0x80)), 8);
@@ -65,31 +50,21 @@ struct Avx2 {
     const __m256i nan = _mm256_cmpeq_epi32(magnitude, _mm256_set1_epi32(0x7f));
     return _mm256_or_ps(value, _mm256_castsi256_ps(_mm256_slli_epi32(nan, 22)));
   }
-  template <Codes kCodes, int kPair>
-  static __m256i decode(const uint32_t* words) {
+  template <Codes kCodes, int kShift>
+  static F number(const uint32_t* words) {
     const __m256i w = load_words(words);
-    if constexpr (kCodes == Codes::kInt4) {
-      const __m256i codes =
-          _mm256_and_si256(_mm256_srli_epi32(w, 4 * kPair), _mm256_set1_epi16(0xf));
-      const __m256i low = _mm256_shuffle_epi8(load_table(kInt4Low), codes);
-      const __m256i high = _mm256_shuffle_epi8(load_table(kInt4High), codes);
-      return _mm256_blendv_epi8(low, _mm256_slli_epi16(high, 8),
-                                _mm256_set1_epi16(static_cast<int16_t>(0xff00)));
+    if constexpr (kCodes == Codes::kInt4) {  // 2^n + q has q among its bits, at place 23 - n
+      constexpr int kPlace = kShift > 16 ? kShift - 16 : kShift;
+      constexpr float kPower = 1 << (23 - kPlace);
+      const __m256i placed = kShift > 16 ? _mm256_srli_epi32(w, 16) : w;
+      const __m256i code = _mm256_and_si256(placed, _mm256_set1_epi32(15 << kPlace));
+      const F sum = _mm256_or_ps(_mm256_castsi256_ps(code), _mm256_set1_ps(kPower));
+      return _mm256_sub_ps(sum, _mm256_set1_ps(kPower + 8));
+    } else if constexpr (kCodes == Codes::kInt8) {
+      return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(w, 24 - kShift), 24));
     } else {
-      const auto number = [&](__m256i byte_on_top) {
-        if constexpr (kCodes == Codes::kInt8) {
-          return _mm256_cvtepi32_ps(_mm256_srai_epi32(byte_on_top, 24));
-        } else {
-          return small_floats(_mm256_srli_epi32(byte_on_top, 24));
-        }
-      };
-      return pair(number(_mm256_slli_epi32(w, 8 - 8 * kPair)),
-                  number(_mm256_slli_epi32(w, 24 - 8 * kPair)));
+      return small_floats(_mm256_srli_epi32(w, kShift));
     }
-  }
-  static __m256i load_table(const std::array<uint8_t, 16>& table) {
-    return _mm256_broadcastsi128_si256(
-        _mm_loadu_si128(reinterpret_cast<const __m128i*>(table.data())));
   }
 
   // Of 4 bits, sums of pairs in 16 bits: eight products of a block fit. Of 8 bits, in 32.

@@ -6,7 +6,6 @@ namespace {
 // vdpbf16ps is two fmas, the high element first, with denormals taken as zero: the law's order.
 struct Avx512Bf16 : Avx512 {
   static constexpr bool kHasDot = true;
-  static constexpr int kMaxRows = 8;
 
   static __m512i set1_word(const uint32_t* p) { return _mm512_set1_epi32(static_cast<int>(*p)); }
   static __m512i load_words(const uint32_t* words) { return _mm512_loadu_si512(words); }

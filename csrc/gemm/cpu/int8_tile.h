@@ -76,64 +76,51 @@ void pack_int8_row(const float* x, int64_t first_k, int64_t count, const RowForm
 }
 
 struct Int8Args {
-  TileArgs tile;       // weight: the first group; rows: codes of its first k
-  const char* scales;  // of the first row and block; row_bytes apart
+  QuantArgs quant;     // rows: codes
+  const char* scales;  // of the first row, from the same k; row_bytes apart
   const char* biases;
 };
 
 template <class V, Codes kCodes, int kRows, int kVecs>
-void int8_tile(const Int8Args& a) {
+void int8_tile(const Int8Args& args) {
   using F = typename V::F;
   constexpr int kParts = kCodes == Codes::kInt4 ? 2 : 1;  // of a word, four codes each
-  const TileArgs& t = a.tile;
-  for (int first = 0; first < kBlock; first += kVecs * V::kWidth) {
-    const char* group_words = t.weight;
-    const char* ahead = t.ahead;
-    for (int64_t k = 0, group = 0; k < t.num_k; ++group, group_words += t.group_bytes) {
-      const char* words = group_words + first * 4;
-      const int64_t group_end = std::min(k + t.group_k, t.num_k);
-      F chains[kRows][kVecs];
+  const Int8Args a = args;
+  const QuantArgs& t = a.quant;
+  const char* ahead = t.ahead;
+  const auto run = [&](const uint32_t* words, int64_t first_k, int64_t num_words,
+                       F(&chains)[kRows][kVecs]) {
+    for (int64_t k = first_k, word = 0; word < num_words; k += kInt8Block) {
+      typename V::Acc acc[kRows][kVecs];
       _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
-        _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) chains[r][v] = V::zero();
+        _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) acc[r][v] = V::int8_zero();
       }
-      for (; k < group_end; k += kInt8Block) {
-        typename V::Acc acc[kRows][kVecs];
-        _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
-          _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) acc[r][v] = V::int8_zero();
-        }
-        const int64_t last = std::min(k + kInt8Block, group_end);
-        for (int64_t i = k; i < last; i += 4 * kParts, words += kBlock * 4, ahead += t.ahead_step) {
-          V::prefetch(ahead);
-          V::prefetch(ahead + t.ahead_step / 2);
-          _Pragma("GCC unroll 2") for (int part = 0; part < kParts; ++part) {
-            _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
-              const auto* at = reinterpret_cast<const uint32_t*>(words) + v * V::kWidth;
-              const auto codes = V::template int8_codes<kCodes>(at, part);
-              _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
-                const char* x = t.rows + r * t.row_bytes + i + part * 4;
-                acc[r][v] = V::template int8_dot<kCodes>(acc[r][v], codes,
-                                                         reinterpret_cast<const uint32_t*>(x));
-              }
+      const int64_t last = std::min(word + kInt8Block / words_k(kCodes), num_words);
+      for (const char* x = t.rows + k; word < last; ++word, words += kBlock, x += 4 * kParts) {
+        fetch_ahead<V>(t, ahead);
+        _Pragma("GCC unroll 2") for (int part = 0; part < kParts; ++part) {
+          _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
+            const auto codes = V::template int8_codes<kCodes>(words + v * V::kWidth, part);
+            _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
+              const char* at = x + r * t.row_bytes + part * 4;
+              acc[r][v] = V::template int8_dot<kCodes>(acc[r][v], codes,
+                                                       reinterpret_cast<const uint32_t*>(at));
             }
           }
         }
-        _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
-          const int64_t at = r * t.row_bytes + k / kInt8Block * 4;
-          const F scale = V::set1(reinterpret_cast<const float*>(a.scales + at));
-          const auto* bias = reinterpret_cast<const int32_t*>(a.biases + at);
-          _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
-            const F sum = V::template int8_sum<kCodes>(acc[r][v], bias);
-            chains[r][v] = V::fma(scale, sum, chains[r][v]);
-          }
-        }
       }
       _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
+        const int64_t at = r * t.row_bytes + k / kInt8Block * 4;
+        const F scale = V::set1(reinterpret_cast<const float*>(a.scales + at));
+        const auto* bias = reinterpret_cast<const int32_t*>(a.biases + at);
         _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
-          AddGroup<V>::add(t, chains[r][v], group, r, first + v * V::kWidth);
+          const F sum = V::template int8_sum<kCodes>(acc[r][v], bias);
+          chains[r][v] = V::fma(scale, sum, chains[r][v]);
         }
       }
     }
-  }
+  };
+  for_each_group<V, kCodes, kRows, kVecs>(t, run);
 }
 
 // Sums of integers and of floats share the registers: for many rows, a vector at a time.
@@ -143,7 +130,7 @@ constexpr int int8_vecs(int rows) {
 }
 
 template <class V, Codes kCodes, size_t... kRowsMinus1>
-constexpr std::array<void (*)(const Int8Args&), V::kMaxRows> int8_tiles(
+constexpr std::array<void (*)(const Int8Args&), sizeof...(kRowsMinus1)> int8_tiles(
     std::index_sequence<kRowsMinus1...>) {
   return {int8_tile<V, kCodes, kRowsMinus1 + 1, int8_vecs<V>(kRowsMinus1 + 1)>...};
 }
@@ -151,31 +138,20 @@ constexpr std::array<void (*)(const Int8Args&), V::kMaxRows> int8_tiles(
 template <class V, Codes kCodes>
 __attribute__((noinline)) void int8_sums(const GemmWeight& w, int64_t block, const PackedRows& rows,
                                          int64_t first_row, int64_t num_rows, float* sums) {
-  static constexpr auto kTiles = int8_tiles<V, kCodes>(std::make_index_sequence<V::kMaxRows>());
+  constexpr int kMaxRows = V::kMaxBusyRows;
+  static constexpr auto kTiles = int8_tiles<V, kCodes>(std::make_index_sequence<kMaxRows>());
   const Int8Row layout(w.depth);
-  const char* first = rows.data + first_row * rows.row_bytes;
-  const auto nothing = [](const char*, int64_t, int64_t) {};
-  for_each_run<V>(w, block, nothing, [&](const GroupRun& run) {
-    for_each_pass<V>(num_rows, [&](int64_t pass, int64_t passes, int64_t row, int64_t count) {
-      const NextRun next(run, pass, passes, w.quant.num_words(run.num_k));
-      const char* x = first + row * rows.row_bytes;
-      const TileArgs tile{run.data,
-                          x + run.first_k,
-                          rows.row_bytes,
-                          run.num_k,
-                          sums + row * kBlock,
-                          false,
-                          next.first,
-                          next.step,
-                          w.quant.group,
-                          w.quant.group_bytes(w.quant.group),
-                          run.scales,
-                          run.offsets,
-                          x + layout.group_sums() + run.first_group * sizeof(float)};
-      const int64_t at = run.first_k / kInt8Block * 4;
-      kTiles[count - 1]({tile, x + layout.scales() + at, x + layout.biases() + at});
-    });
-  });
+  const auto run = [&](QuantArgs t, int64_t k, int64_t row, int64_t count) {
+    const char* x = rows.data + (first_row + row) * rows.row_bytes;
+    t.rows = x + k;
+    t.group_sums = x + layout.group_sums() + k / w.quant.group * sizeof(float);
+    t.row_bytes = rows.row_bytes;
+    const int64_t at = k / kInt8Block * 4;
+    kTiles[count - 1]({t, x + layout.scales() + at, x + layout.biases() + at});
+  };
+  const auto as_it_is = [](const char* data, int64_t) { return data; };
+  const Passes form{kMaxRows, num_rows <= kMaxRows ? w.depth : kPieceK, int8_vecs<V>, false};
+  for_each_piece<V>(w, block, num_rows, sums, form, as_it_is, run);
 }
 
 }  // namespace

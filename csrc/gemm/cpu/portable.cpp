@@ -7,7 +7,7 @@ namespace dflash {
 namespace {
 
 struct Portable {
-  static constexpr int kWidth = 32, kMaxRows = 2;
+  static constexpr int kWidth = 32, kMaxRows = 2, kMaxBusyRows = 2;
   static constexpr bool kHasDot = false;
   static constexpr int vecs(int) { return 1; }
 
@@ -52,19 +52,10 @@ struct Portable {
   struct Words {
     uint32_t lanes[kWidth];
   };
-  static void store_words(uint32_t* p, const Words& words) { std::copy_n(words.lanes, kWidth, p); }
-  template <Codes kCodes, int kPair>
-  static Words decode(const uint32_t* words) {
-    static constexpr int kBits = kCodes == Codes::kInt4 ? 4 : 8;
-    const auto bits = [](uint32_t word, int64_t k) {
-      const uint32_t code = word >> code_shift(kBits, k) & ((1u << kBits) - 1);
-      return std::bit_cast<uint32_t>(code_value(kCodes, code));
-    };
-    Words pairs;
-    for (int i = 0; i < kWidth; ++i) {
-      pairs.lanes[i] = bits(words[i], 2 * kPair) | bits(words[i], 2 * kPair + 1) >> 16;
-    }
-    return pairs;
+  template <Codes kCodes, int kShift>
+  static F number(const uint32_t* words) {
+    constexpr uint32_t kMask = kCodes == Codes::kInt4 ? 15 : 255;
+    return each([&](int i) { return code_value(kCodes, words[i] >> kShift & kMask); });
   }
 
   struct Acc {

@@ -1,8 +1,10 @@
-// The main loop over a quantised weight: a group's codes become bf16 pairs, exactly, which meet all
-// rows as those of a bf16 weight do. Included like tile.h.
+// The main loop over a quantised weight. A block is one stream, read once for every pass over rows:
+// codes become numbers in registers, meet the pass's rows there, and what ends a group, its scales
+// and offsets, becomes floats where it stands. Included like tile.h.
 //
-// V has further: decode<codes, i>(words): the bf16 pairs number i of kWidth words of codes, and
-// store_words for them; floats(data, dtype): kWidth numbers as floats.
+// V has further: number<codes, shift>(words): the numbers whose codes stand at bit `shift` of
+// kWidth words, as floats; with the dot, decode<codes, i>(words): the bf16 pairs number i of those
+// words; floats(data, dtype): kWidth numbers as floats.
 #pragma once
 
 #include "gemm/cpu/tile.h"
@@ -10,212 +12,262 @@
 namespace dflash {
 namespace {
 
-// Bytes of a packed row's elements; sums of groups follow.
+constexpr int64_t kWordBytes = kBlock * 4;  // of a word of codes for each output
+constexpr int64_t kPieceK = 512;            // k that passes of rows meet at a time: whole groups
+
+// Bytes of a packed row's elements: zeros fill the last word of codes.
 template <class V>
 int64_t element_bytes(DType dtype, int64_t depth) {
-  return (depth + 1) / 2 * (has_words<V>(dtype) ? 4 : 8);
+  return (depth + 7) / 8 * 8 * (has_words<V>(dtype) ? 2 : 4);
 }
 
-// A group's chain enters the sum: scaled, and with the offset's share.
-template <class V>
-struct AddGroup {
-  static void add(const TileArgs& t, typename V::F chain, int64_t group, int row, int first) {
-    float* sums = t.sums + row * kBlock + first;
-    const int64_t at = group * kBlock + first;
-    typename V::F sum = V::fma(V::load(t.scales + at), chain, V::load(sums));
-    if (t.offsets != nullptr) {
-      const auto* x = reinterpret_cast<const float*>(t.group_sums + row * t.row_bytes) + group;
-      sum = V::fma(V::load(t.offsets + at), V::set1(x), sum);
-    }
-    V::store(sums, sum);
-  }
+// k in a word; kNone: decoded codes, as floats.
+constexpr int words_k(Codes codes) {
+  return codes == Codes::kInt4 ? 8 : codes == Codes::kNone ? 1 : 4;
+}
+
+struct QuantArgs {
+  const char* groups;      // of a block, from the first that is taken
+  const char* rows;        // the same k of the first packed row
+  const char* group_sums;  // of the first row, from the same group; row_bytes apart
+  int64_t row_bytes;
+  int64_t num_k;      // of whole words
+  float* sums;        // [kRows][32]
+  const char* ahead;  // fetched meanwhile: a word's turn advances by `ahead_step` bytes
+  int64_t ahead_step;
+  QuantFormat quant;
 };
 
-// Calls body(std::integral_constant<int, i>{}) for each pair of a word of codes.
-template <Codes kCodes, class Body>
-void for_each_pair(const Body& body) {
-  [&]<int... kPair>(std::integer_sequence<int, kPair...>) {
-    (body(std::integral_constant<int, kPair>{}), ...);
-  }(std::make_integer_sequence<int, kCodes == Codes::kInt4 ? 4 : 2>{});
+template <class V>
+void fetch_ahead(const QuantArgs& t, const char*& ahead) {
+  for (int64_t i = 0; i < t.ahead_step; i += 64) V::prefetch(ahead + i);
+  ahead += t.ahead_step;
 }
 
-template <class V, Codes kCodes>
-void decode_group(const char* codes, int64_t num_words, uint32_t* pairs) {
-  const auto* words = reinterpret_cast<const uint32_t*>(codes);
-  for (int64_t i = 0; i < num_words; ++i, words += kBlock) {
-    for_each_pair<kCodes>([&](auto pair) {
-      for (int first = 0; first < kBlock; first += V::kWidth) {
-        V::store_words(pairs + first, V::template decode<kCodes, pair()>(words + first));
+// The value of code c = 0, that of q = 8: (8 - z) s, or 8 d + m.
+template <class V>
+typename V::F offset_of(Offset offset, typename V::F scale, typename V::F term) {
+  static constexpr float kEight = 8.0f, kMinusOne = -1.0f;
+  const auto eight = V::set1(&kEight);
+  if (offset == Offset::kMins) return V::fma(eight, scale, term);
+  return V::fma(V::fma(term, V::set1(&kMinusOne), eight), scale, V::zero());
+}
+
+// A group's chains enter the sums: scaled, and with the offset's share. `tail` is what follows the
+// group's codes.
+template <class V, int kRows, int kVecs>
+[[gnu::always_inline]] inline void add_group(const QuantArgs& t, const char* tail, int64_t group,
+                                             int first,
+                                             const typename V::F (&chains)[kRows][kVecs]) {
+  using F = typename V::F;
+  const int64_t line = t.quant.line_bytes();
+  const char* x = t.group_sums + group * sizeof(float);
+  _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
+    const int at = first + v * V::kWidth;
+    const char* data = tail + line / kBlock * at;
+    const F scale = V::floats(data, t.quant.scale_dtype);
+    if (t.quant.offset == Offset::kNone) {
+      _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
+        float* sums = t.sums + r * kBlock + at;
+        V::store(sums, V::fma(scale, chains[r][v], V::load(sums)));
       }
-      pairs += kBlock;
-    });
+      continue;
+    }
+    const F offset =
+        offset_of<V>(t.quant.offset, scale, V::floats(data + line, t.quant.scale_dtype));
+    _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
+      float* sums = t.sums + r * kBlock + at;
+      const F sum = V::fma(scale, chains[r][v], V::load(sums));
+      V::store(sums,
+               V::fma(offset, V::set1(reinterpret_cast<const float*>(x + r * t.row_bytes)), sum));
+    }
   }
 }
 
-// One pass over codes as they stand, without a stop in memory; they fill their words. Few rows wait
-// for memory, and the hardware fetches it best; many fetch a little ahead.
-template <class V, Codes kCodes, int kRows>
-void direct_tile(const TileArgs& args) {
-  constexpr int kVecs = kBlock / V::kWidth, kWordK = kCodes == Codes::kInt4 ? 8 : 4;
-  constexpr int64_t kAhead = 4096, kWordBytes = kBlock * 4;
-  const TileArgs t = args;  // stores of sums cannot change a copy
-  const char* codes = t.weight;
-  const char* x = t.rows;
-  for (int64_t k = 0, group = 0; k < t.num_k; ++group) {
-    typename V::F acc[kRows][kVecs];
-    _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
-      _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) acc[r][v] = V::zero();
-    }
-    const char* next_group = codes + t.group_bytes;
-    const int64_t last = std::min(k + t.group_k, t.num_k);
-    for (; k < last; k += kWordK, x += kWordK * 2, codes += kWordBytes) {
-      if constexpr (kRows > 4) {
-        V::prefetch(codes + kAhead);
-        V::prefetch(codes + kAhead + kWordBytes / 2);
+// For each group and as many outputs at a time as kVecs vectors hold: run(words, k, num_words,
+// chains) makes the chains, which are then added.
+template <class V, Codes kCodes, int kRows, int kVecs, class Run>
+void for_each_group(const QuantArgs& t, const Run& run) {
+  const char* codes = t.groups;
+  const int64_t tail_bytes = t.quant.tail_bytes();
+  for (int64_t k = 0, group = 0; k < t.num_k; k += t.quant.group, ++group) {
+    const int64_t num_words = std::min<int64_t>(t.quant.group, t.num_k - k) / words_k(kCodes);
+    const char* tail = codes + num_words * kWordBytes;
+    for (int first = 0; first < kBlock; first += kVecs * V::kWidth) {
+      typename V::F chains[kRows][kVecs];
+      _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
+        _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) chains[r][v] = V::zero();
       }
-      const auto* words = reinterpret_cast<const uint32_t*>(codes);
-      for_each_pair<kCodes>([&](auto pair) {
-        decltype(V::load_words(words)) w[kVecs];
-        _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
-          w[v] = V::template decode<kCodes, pair()>(words + v * V::kWidth);
-        }
-        _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
-          const auto* row = reinterpret_cast<const uint32_t*>(x + r * t.row_bytes);
-          const auto pair_of_x = V::set1_word(row + pair());
+      run(reinterpret_cast<const uint32_t*>(codes) + first, k, num_words, chains);
+      add_group<V>(t, tail, group, first, chains);
+    }
+    codes = tail + tail_bytes;
+  }
+}
+
+// Calls body(std::integral_constant<int, i>{}) for i < kCount.
+template <int kCount, class Body>
+void for_each_index(const Body& body) {
+  [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) {
+    (body(std::integral_constant<int, kIndex>{}), ...);
+  }(std::make_integer_sequence<int, kCount>{});
+}
+
+// The number of k, modulo the k of a word, for kWidth outputs.
+template <class V, Codes kCodes, int kK>
+typename V::F number_at(const uint32_t* words) {
+  if constexpr (kCodes == Codes::kNone) {
+    return V::load(reinterpret_cast<const float*>(words));
+  } else {
+    return V::template number<kCodes, code_shift(32 / words_k(kCodes), kK)>(words);
+  }
+}
+
+// kDot: rows are words of pairs, else floats.
+template <class V, Codes kCodes, bool kDot, int kRows, int kVecs>
+void quant_tile(const QuantArgs& args) {
+  using F = typename V::F;
+  constexpr int kWordK = words_k(kCodes), kElement = kDot ? 2 : 4;
+  const QuantArgs t = args;  // stores of sums cannot change a copy
+  const char* rows[kRows];
+  for (int r = 0; r < kRows; ++r) rows[r] = t.rows + r * t.row_bytes;
+  const char* ahead = t.ahead;
+  const auto run = [&](const uint32_t* words, int64_t k, int64_t num_words,
+                       F(&chains)[kRows][kVecs]) {
+    const int64_t last = k * kElement + num_words * kWordK * kElement;
+    for (int64_t x = k * kElement; x < last; words += kBlock, x += kWordK * kElement) {
+      fetch_ahead<V>(t, ahead);
+      if constexpr (kDot) {
+        for_each_index<kWordK / 2>([&](auto pair) {
+          decltype(V::load_words(words)) w[kVecs];
           _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
-            acc[r][v] = V::dot(acc[r][v], w[v], pair_of_x);
+            w[v] = V::template decode<kCodes, pair()>(words + v * V::kWidth);
           }
+          _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
+            const auto pair_of_x =
+                V::set1_word(reinterpret_cast<const uint32_t*>(rows[r] + x) + pair());
+            _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
+              chains[r][v] = V::dot(chains[r][v], w[v], pair_of_x);
+            }
+          }
+        });
+      } else {
+        for_each_index<kWordK>([&](auto k_of_word) {
+          F w[kVecs];
+          _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
+            w[v] = number_at<V, kCodes, k_of_word()>(words + v * V::kWidth);
+          }
+          _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
+            const F number_of_x =
+                V::set1(reinterpret_cast<const float*>(rows[r] + x) + k_of_word());
+            _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
+              chains[r][v] = V::fma(w[v], number_of_x, chains[r][v]);
+            }
+          }
+        });
+      }
+    }
+  };
+  for_each_group<V, kCodes, kRows, kVecs>(t, run);
+}
+
+// A piece of a block with floats for codes: the same stream, but longer.
+template <class V, Codes kCodes>
+void decode_piece(const QuantFormat& quant, const char* data, int64_t num_k, char* decoded) {
+  constexpr int kWordK = words_k(kCodes);
+  for (int64_t k = 0; k < num_k; k += quant.group) {
+    const int64_t num_words = std::min<int64_t>(quant.group, num_k - k) / kWordK;
+    for (int64_t i = 0; i < num_words; ++i, data += kWordBytes) {
+      for_each_index<kWordK>([&](auto k_of_word) {
+        for (int first = 0; first < kBlock; first += V::kWidth) {
+          const auto* words = reinterpret_cast<const uint32_t*>(data) + first;
+          V::store(reinterpret_cast<float*>(decoded) + first,
+                   number_at<V, kCodes, k_of_word()>(words));
         }
+        decoded += kWordBytes;
       });
     }
-    codes = next_group;
-    _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
-      _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
-        AddGroup<V>::add(t, acc[r][v], group, r, v * V::kWidth);
-      }
-    }
+    std::copy_n(data, quant.tail_bytes(), decoded);
+    data += quant.tail_bytes(), decoded += quant.tail_bytes();
   }
 }
 
-template <class V, Codes kCodes, size_t... kRowsMinus1>
-constexpr std::array<TileFunction, V::kMaxRows> direct_tiles(std::index_sequence<kRowsMinus1...>) {
-  return {direct_tile<V, kCodes, kRowsMinus1 + 1>...};
-}
-
-template <class V, bool kDot, size_t... kRowsMinus1>
-constexpr std::array<TileFunction, V::kMaxRows> group_tiles(std::index_sequence<kRowsMinus1...>) {
-  return {
-      pair_tile<V, DType::kBF16, kDot, AddGroup<V>, kRowsMinus1 + 1, V::vecs(kRowsMinus1 + 1)>...};
-}
-
-// A group's scales and offsets, as floats; whether there are offsets. An offset is the value where
-// c is 0, that of q = 8.
-template <class V>
-bool load_scales(const QuantFormat& quant, const char* data, float* scales, float* offsets) {
-  static constexpr float kEight = 8.0f, kMinusOne = -1.0f;
-  const int64_t bytes = quant.line_bytes() / kBlock;
-  for (int first = 0; first < kBlock; first += V::kWidth) {
-    const char* at = data + first * bytes;
-    const auto scale = V::floats(at, quant.scale_dtype);
-    V::store(scales + first, scale);
-    if (quant.offset == Offset::kNone) continue;
-    const auto term = V::floats(at + quant.line_bytes(), quant.scale_dtype);
-    const auto eight = V::set1(&kEight);
-    if (quant.offset == Offset::kMins) {
-      V::store(offsets + first, V::fma(eight, scale, term));
-    } else {
-      const auto from_zero = V::fma(term, V::set1(&kMinusOne), eight);
-      V::store(offsets + first, V::fma(from_zero, scale, V::zero()));
-    }
-  }
-  return quant.offset != Offset::kNone;
-}
-
-// Groups that a tile takes in one call: several where they are small.
-struct GroupRun {
-  static constexpr int64_t kMaxK = kGemmChunk, kMaxGroups = 8;
-
-  const char* data;  // the first group
-  int64_t first_k;
-  int64_t num_k;
-  int64_t first_group;
-  int64_t bytes;
-  alignas(64) float scales[kMaxGroups * kBlock];
-  alignas(64) float offset_terms[kMaxGroups * kBlock];
-  const float* offsets;  // offset_terms, or null if there are none
+// How rows meet a block.
+struct Passes {
+  int64_t max_rows;          // of a pass
+  int64_t piece_k;           // that passes meet before the next
+  int (*vecs_of)(int rows);  // vectors of outputs at a time
+  bool is_decoded;           // once for all passes, which then last far longer than its reading
 };
 
-// Calls body(run) for the groups of a block, and before it decode(codes, num_k, k) for each of the
-// run's, k counting from its first.
-template <class V, class Decode, class Body>
-void for_each_run(const GemmWeight& w, int64_t block, const Decode& decode, const Body& body) {
+// Calls run(args, k, row, count) for passes of rows over pieces of a block. Several passes meet a
+// piece, as `prepare` makes it, while it is in the nearest cache, and share the fetching of the
+// next. One pass of many rows fetches a little ahead of itself; of few, the hardware does it best.
+template <class V, class Prepare, class Run>
+void for_each_piece(const GemmWeight& w, int64_t block, int64_t num_rows, float* sums,
+                    const Passes& form, const Prepare& prepare, const Run& run) {
+  constexpr int64_t kFewRows = 4, kAhead = 4096;
   const QuantFormat& quant = w.quant;
-  const int64_t run_k = std::max<int64_t>(quant.group, GroupRun::kMaxGroups * 32);
-  GroupRun run;
-  run.data = static_cast<const char*>(w.data) + block * w.block_bytes();
-  run.first_group = 0;
-  for (run.first_k = 0; run.first_k < w.depth; run.first_k += run_k) {
-    run.num_k = std::min(run_k, w.depth - run.first_k);
-    const char* data = run.data;
-    int64_t group = 0;
-    for (int64_t k = 0; k < run.num_k; k += quant.group, ++group) {
-      const int64_t num_k = std::min<int64_t>(quant.group, run.num_k - k);
-      decode(data, num_k, k);
-      run.offsets = load_scales<V>(quant, data + quant.code_bytes(num_k),
-                                   run.scales + group * kBlock, run.offset_terms + group * kBlock)
-                        ? run.offset_terms
-                        : nullptr;
-      data += quant.group_bytes(num_k);
-    }
-    run.bytes = data - run.data;
-    body(run);
-    run.data = data;
-    run.first_group += group;
+  const char* data = static_cast<const char*>(w.data) + block * w.block_bytes();
+  for (int64_t k = 0; k < w.depth; k += form.piece_k) {
+    const int64_t words = quant.num_words(std::min(form.piece_k, w.depth - k));
+    const int64_t num_k = words * (32 / quant.bits()), bytes = quant.block_bytes(num_k);
+    const char* groups = prepare(data, num_k);
+    const auto pass = [&](int64_t index, int64_t passes, int64_t row, int64_t count) {
+      const int64_t steps = words * (kBlock / V::kWidth / form.vecs_of(static_cast<int>(count)));
+      const bool fetches = num_rows > kFewRows && !form.is_decoded;
+      const int64_t step = fetches ? bytes / (steps * passes) : 0;
+      const char* ahead = passes == 1 ? data + kAhead : data + bytes + index * steps * step;
+      run(QuantArgs{groups, nullptr, nullptr, 0, num_k, sums + row * kBlock, ahead, step, quant}, k,
+          row, count);
+    };
+    for_each_pass(num_rows, form.max_rows, pass);
+    data += bytes;
   }
 }
 
-// Passes share the fetching of the next run; one alone leaves it to the hardware.
-struct NextRun {
-  const char* first;
-  int64_t step;  // bytes per step of a tile's loop
-
-  NextRun(const GroupRun& run, int64_t pass, int64_t passes, int64_t num_steps)
-      : step(passes == 1 ? 0 : run.bytes / (passes * num_steps)) {
-    first = run.data + run.bytes + pass * step * num_steps;
-  }
-};
+template <class V, Codes kCodes, bool kDot, size_t... kRowsMinus1>
+constexpr std::array<void (*)(const QuantArgs&), sizeof...(kRowsMinus1)> quant_tiles(
+    std::index_sequence<kRowsMinus1...>) {
+  return {quant_tile<V, kCodes, kDot, kRowsMinus1 + 1, V::vecs(kRowsMinus1 + 1)>...};
+}
 
 template <class V, Codes kCodes, bool kDot>
 __attribute__((noinline)) void quant_sums(const GemmWeight& w, int64_t block,
                                           const PackedRows& rows, int64_t first_row,
                                           int64_t num_rows, float* sums) {
-  constexpr auto kEachCount = std::make_index_sequence<V::kMaxRows>();
-  static constexpr auto kTiles = group_tiles<V, kDot>(kEachCount);
-  const TileFunction* tiles = kTiles.data();
-  bool is_direct = false;
-  if constexpr (kDot) {
-    static constexpr auto kDirectTiles = direct_tiles<V, kCodes>(kEachCount);
-    is_direct = num_rows <= V::kMaxRows && w.depth % (32 / w.quant.bits()) == 0;
-    if (is_direct) tiles = kDirectTiles.data();
-  }
-  alignas(64) uint32_t pairs[GroupRun::kMaxK / 2 * kBlock];
+  constexpr bool kIsBusy = !kDot && kCodes != Codes::kInt4;  // what decodes takes registers
+  constexpr int kMaxRows = kIsBusy ? V::kMaxBusyRows : V::kMaxRows;
+  static constexpr auto kTiles = quant_tiles<V, kCodes, kDot>(std::make_index_sequence<kMaxRows>());
   const int64_t elements = element_bytes<V>(w.dtype, w.depth), element = kDot ? 2 : 4;
-  const char* first = rows.data + first_row * rows.row_bytes;
-  const auto decode = [&](const char* codes, int64_t num_k, int64_t k) {
-    if (is_direct) return;
-    decode_group<V, kCodes>(codes, w.quant.num_words(num_k), pairs + k / 2 * kBlock);
+  const auto run_with = [&](const auto& tiles) {
+    return [&](QuantArgs t, int64_t k, int64_t row, int64_t count) {
+      const char* x = rows.data + (first_row + row) * rows.row_bytes;
+      t.rows = x + k * element;
+      t.group_sums = x + elements + k / w.quant.group * sizeof(float);
+      t.row_bytes = rows.row_bytes;
+      tiles[count - 1](t);
+    };
   };
-  for_each_run<V>(w, block, decode, [&](const GroupRun& run) {
-    const char* weight = is_direct ? run.data : reinterpret_cast<const char*>(pairs);
-    for_each_pass<V>(num_rows, [&](int64_t pass, int64_t passes, int64_t row, int64_t count) {
-      const NextRun next(run, pass, passes, (run.num_k + 1) / 2);
-      const char* x = first + row * rows.row_bytes;
-      tiles[count - 1]({weight, x + run.first_k * element, rows.row_bytes, run.num_k,
-                        sums + row * kBlock, false, next.first, next.step, w.quant.group,
-                        w.quant.group_bytes(w.quant.group), run.scales, run.offsets,
-                        x + elements + run.first_group * sizeof(float)});
-    });
-  });
+  if constexpr (!kDot) {  // many rows are worth decoding once, sooner where that costs more
+    constexpr int kDirectPasses = kCodes == Codes::kF8E4M3 ? 1 : 2;
+    if (num_rows > kDirectPasses * kMaxRows) {
+      constexpr int64_t kDecodedK = 128, kMaxTail = 256;
+      static constexpr auto kDecodedTiles =
+          quant_tiles<V, Codes::kNone, false>(std::make_index_sequence<V::kMaxRows>());
+      alignas(64) char decoded[kPieceK * kWordBytes + kDecodedK / 32 * kMaxTail];
+      const auto decode = [&](const char* data, int64_t num_k) {
+        decode_piece<V, kCodes>(w.quant, data, num_k, decoded);
+        return decoded;
+      };
+      const int64_t piece_k = std::max<int64_t>(kDecodedK, w.quant.group);
+      const Passes form{V::kMaxRows, piece_k, V::vecs, true};
+      return for_each_piece<V>(w, block, num_rows, sums, form, decode, run_with(kDecodedTiles));
+    }
+  }
+  const auto as_it_is = [](const char* data, int64_t) { return data; };
+  const Passes form{kMaxRows, num_rows <= kMaxRows ? w.depth : kPieceK, V::vecs, false};
+  for_each_piece<V>(w, block, num_rows, sums, form, as_it_is, run_with(kTiles));
 }
 
 template <class V, Codes kCodes>

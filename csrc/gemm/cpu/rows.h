@@ -72,7 +72,10 @@ template <class V>
 void pack_row(const void* row, DType dtype, const RowForm& form, const ArrayView<1>& norm_weight,
               float eps, char* packed) {
   const int64_t depth = form.depth;
-  auto* group_sums = reinterpret_cast<float*>(packed + element_bytes<V>(dtype, depth));
+  char* end = packed + element_bytes<V>(dtype, depth);
+  const int64_t element = has_words<V>(dtype) ? 2 : 4;
+  if (form.int8_for == Codes::kNone) std::fill(packed + depth * element, end, 0);
+  auto* group_sums = reinterpret_cast<float*>(end);
   (void)with_dtype<float, BF16, F16>(dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     const T* x = static_cast<const T*>(row);
@@ -93,10 +96,9 @@ void pack_row(const void* row, DType dtype, const RowForm& form, const ArrayView
       } else {
         float* to = reinterpret_cast<float*>(packed) + k;
         for (int64_t i = 0; i < count; ++i) to[i] = to_float(from[i]);
-        if (count % 2) to[count] = 0.0f;  // the other half of the last pair
       }
       if (form.group > 0) {
-        static_assert(kPiece == GroupRun::kMaxK);  // groups do not straddle pieces
+        static_assert(kPiece == kPieceK);  // groups do not straddle pieces
         float values[kPiece];
         for (int64_t i = 0; i < count; ++i) values[i] = to_float(from[i]);
         for (int64_t i = 0; i < count; i += form.group) {

@@ -1,8 +1,9 @@
 // The main loop, a template on the vectors of an instruction set. Only files for one instruction
 // set include it: everything is in an unnamed namespace, so that no copy is shared between them.
 //
-// V, the instruction set, has: F, a vector of kWidth floats; kMaxRows, the rows that its registers
-// hold; load, store, set1, zero, add, fma(a, b, c) = a * b + c; high and low: the even and the odd
+// V, the instruction set, has: F, a vector of kWidth floats; kMaxRows, the rows whose sums its
+// registers hold beside vecs(rows) vectors of weights, and kMaxBusyRows, where more stands there;
+// load, store, set1, zero, add, fma(a, b, c) = a * b + c; high and low: the even and the odd
 // elements of kWidth words of pairs, as floats; prefetch; and kHasDot: dot, load_words, set1_word.
 #pragma once
 
@@ -33,26 +34,17 @@ struct TileArgs {
   bool is_first;      // the sums begin here
   const char* ahead;  // fetched meanwhile: a step of the loop advances by `ahead_step` bytes
   int64_t ahead_step;
-  // Of groups that are each a chain of its own; see quant_tile.h.
-  int64_t group_k = kGemmChunk;
-  int64_t group_bytes = 0;           // of the codes and what follows them
-  const float* scales = nullptr;     // [groups, 32]
-  const float* offsets = nullptr;    // [groups, 32]?
-  const char* group_sums = nullptr;  // of the first row: [groups]; row_bytes apart
 };
 
 // Chunk sums are added up.
 template <class V>
-struct AddChunk {
-  static void add(const TileArgs& t, typename V::F chunk, int64_t, int row, int first) {
-    float* sums = t.sums + row * kBlock + first;
-    V::store(sums, t.is_first ? chunk : V::add(V::load(sums), chunk));
-  }
-};
+void add_chunk(const TileArgs& t, typename V::F chunk, int row, int first) {
+  float* sums = t.sums + row * kBlock + first;
+  V::store(sums, t.is_first ? chunk : V::add(V::load(sums), chunk));
+}
 
-// Two k a step, of bf16 or fp16, for kVecs vectors of outputs at a time. kDot: rows are words of
-// pairs, else floats. Chunk::add takes the sums of each group.
-template <class V, DType kDType, bool kDot, class Chunk, int kRows, int kVecs>
+// Two k a step, of bf16 or fp16, for kVecs vectors of outputs at a time.
+template <class V, DType kDType, int kRows, int kVecs>
 void pair_tile(const TileArgs& t) {
   using F = typename V::F;
   const char* rows[kRows];
@@ -61,48 +53,45 @@ void pair_tile(const TileArgs& t) {
   for (int first = 0; first < kBlock; first += kVecs * V::kWidth) {
     const auto* words = reinterpret_cast<const uint32_t*>(t.weight) + first;
     const char* ahead = t.ahead;
-    for (int64_t i = 0, group = 0; i < num_pairs; ++group) {
-      F acc[kRows][kVecs];
-      _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
-        _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) acc[r][v] = V::zero();
-      }
-      const int64_t last = std::min(i + t.group_k / 2, num_pairs);
-      for (; i < last; ++i, words += kBlock, ahead += t.ahead_step) {
-        V::prefetch(ahead);
-        V::prefetch(ahead + t.ahead_step / 2);
-        if constexpr (kDot) {
-          _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
-            const auto x = V::set1_word(reinterpret_cast<const uint32_t*>(rows[r]) + i);
-            _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
-              acc[r][v] = V::dot(acc[r][v], V::load_words(words + v * V::kWidth), x);
-            }
-          }
-        } else {
-          F w[kVecs];
+    F acc[kRows][kVecs];
+    _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
+      _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) acc[r][v] = V::zero();
+    }
+    for (int64_t i = 0; i < num_pairs; ++i, words += kBlock, ahead += t.ahead_step) {
+      V::prefetch(ahead);
+      V::prefetch(ahead + t.ahead_step / 2);
+      if constexpr (has_words<V>(kDType)) {
+        _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
+          const auto x = V::set1_word(reinterpret_cast<const uint32_t*>(rows[r]) + i);
           _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
-            w[v] = V::template high<kDType>(words + v * V::kWidth);
-          }
-          _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
-            const F x = V::set1(reinterpret_cast<const float*>(rows[r]) + 2 * i);
-            _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
-              acc[r][v] = V::fma(w[v], x, acc[r][v]);
-            }
-          }
-          _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
-            w[v] = V::template low<kDType>(words + v * V::kWidth);
-          }
-          _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
-            const F x = V::set1(reinterpret_cast<const float*>(rows[r]) + 2 * i + 1);
-            _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
-              acc[r][v] = V::fma(w[v], x, acc[r][v]);
-            }
+            acc[r][v] = V::dot(acc[r][v], V::load_words(words + v * V::kWidth), x);
           }
         }
-      }
-      _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
+      } else {
+        F w[kVecs];
         _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
-          Chunk::add(t, acc[r][v], group, r, first + v * V::kWidth);
+          w[v] = V::template high<kDType>(words + v * V::kWidth);
         }
+        _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
+          const F x = V::set1(reinterpret_cast<const float*>(rows[r]) + 2 * i);
+          _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
+            acc[r][v] = V::fma(w[v], x, acc[r][v]);
+          }
+        }
+        _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
+          w[v] = V::template low<kDType>(words + v * V::kWidth);
+        }
+        _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
+          const F x = V::set1(reinterpret_cast<const float*>(rows[r]) + 2 * i + 1);
+          _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
+            acc[r][v] = V::fma(w[v], x, acc[r][v]);
+          }
+        }
+      }
+    }
+    _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
+      _Pragma("GCC unroll 16") for (int v = 0; v < kVecs; ++v) {
+        add_chunk<V>(t, acc[r][v], r, first + v * V::kWidth);
       }
     }
   }
@@ -142,7 +131,7 @@ void float_tile(const TileArgs& t) {
     _Pragma("GCC unroll 16") for (int r = 0; r < kRows; ++r) {
       const auto sum = [&](int a, int b) { return V::add(chains[a][r], chains[b][r]); };
       const F low = V::add(sum(0, 1), sum(2, 3)), high = V::add(sum(4, 5), sum(6, 7));
-      AddChunk<V>::add(t, V::add(low, high), 0, r, first);
+      add_chunk<V>(t, V::add(low, high), r, first);
     }
   }
 }
@@ -152,21 +141,22 @@ void tile(const TileArgs& t) {
   if constexpr (kDType == DType::kF32) {
     float_tile<V, kRows>(t);
   } else {
-    pair_tile<V, kDType, has_words<V>(kDType), AddChunk<V>, kRows, V::vecs(kRows)>(t);
+    pair_tile<V, kDType, kRows, V::vecs(kRows)>(t);
   }
 }
 
 using TileFunction = void (*)(const TileArgs&);
 
 template <class V, DType kDType, size_t... kRowsMinus1>
-constexpr std::array<TileFunction, V::kMaxRows> tiles(std::index_sequence<kRowsMinus1...>) {
+constexpr std::array<TileFunction, sizeof...(kRowsMinus1)> tiles(
+    std::index_sequence<kRowsMinus1...>) {
   return {tile<V, kDType, kRowsMinus1 + 1>...};
 }
 
-// Calls run(pass, num_passes, first_row, count) for passes of at most kMaxRows rows.
-template <class V, class Run>
-void for_each_pass(int64_t num_rows, const Run& run) {
-  const int64_t passes = (num_rows + V::kMaxRows - 1) / V::kMaxRows;
+// Calls run(pass, num_passes, first_row, count) for passes of at most max_rows rows.
+template <class Run>
+void for_each_pass(int64_t num_rows, int64_t max_rows, const Run& run) {
+  const int64_t passes = (num_rows + max_rows - 1) / max_rows;
   for (int64_t pass = 0, row = 0; pass < passes; ++pass) {
     const int64_t count = num_rows / passes + (pass < num_rows % passes);
     run(pass, passes, row, count);
@@ -180,10 +170,11 @@ void for_each_pass(int64_t num_rows, const Run& run) {
 template <class V, DType kDType>
 void chunk_sums(const char* weight, const PackedRows& rows, int64_t first_row, int64_t num_rows,
                 int64_t first_k, int64_t num_k, float* sums) {
-  static constexpr auto kTiles = tiles<V, kDType>(std::make_index_sequence<V::kMaxRows>());
+  constexpr int kMaxRows = kDType == DType::kF32 ? V::kMaxBusyRows : V::kMaxRows;
+  static constexpr auto kTiles = tiles<V, kDType>(std::make_index_sequence<kMaxRows>());
   constexpr int64_t kStepBytes = 2 * 64, kChunkBytes = kGemmChunk / 2 * kStepBytes;
   const int64_t element = has_words<V>(kDType) ? 2 : 4;
-  for_each_pass<V>(num_rows, [&](int64_t pass, int64_t passes, int64_t row, int64_t count) {
+  for_each_pass(num_rows, kMaxRows, [&](int64_t pass, int64_t passes, int64_t row, int64_t count) {
     const int64_t ahead = num_rows <= 2 ? 0 : passes == 1 ? kChunkBytes / 4 : kChunkBytes;
     const int64_t ahead_step = num_rows <= 2 ? 0 : kStepBytes / passes;
     kTiles[count - 1]({weight, rows.data + (first_row + row) * rows.row_bytes + first_k * element,
