@@ -1,4 +1,4 @@
-// Sixteen floats of AVX-512, for block_impl.h. In an unnamed namespace: see common/dtype.h.
+// Sixteen floats of AVX-512, for block_table.h. In an unnamed namespace: see common/dtype.h.
 #pragma once
 
 #include <immintrin.h>
@@ -11,8 +11,6 @@ namespace {
 struct Avx512 {
   using Reg = __m512;
   static constexpr int kWidth = 16;
-  static constexpr int kRows = 6;  // 6 x 4 sums, 4 values and a factor in 32 registers
-  static constexpr int kVecs = 4;
 
   static Reg load(const float* x) { return _mm512_loadu_ps(x); }
   static Reg widen(const float* x) { return load(x); }
@@ -46,8 +44,39 @@ struct Avx512 {
   static Reg broadcast(float x) { return _mm512_set1_ps(x); }
   static Reg add(Reg a, Reg b) { return _mm512_add_ps(a, b); }
   static Reg max(Reg a, Reg b) { return _mm512_max_ps(a, b); }  // as max_f32
+  static Reg sub(Reg a, Reg b) { return _mm512_sub_ps(a, b); }
   static Reg mul(Reg a, Reg b) { return _mm512_mul_ps(a, b); }
   static Reg fma(Reg a, Reg b, Reg c) { return _mm512_fmadd_ps(a, b, c); }
+
+  static Reg low_half(Reg words) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(words), 16));
+  }
+  static Reg high_half(Reg words) {
+    return _mm512_castsi512_ps(
+        _mm512_and_si512(_mm512_castps_si512(words), _mm512_set1_epi32(-0x10000)));
+  }
+  static Reg round_to_bf16(Reg x) {
+    const __m512i bits = _mm512_castps_si512(x);
+    const __m512i is_odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    const __m512i half = _mm512_add_epi32(is_odd, _mm512_set1_epi32(0x7fff));
+    return high_half(_mm512_castsi512_ps(_mm512_add_epi32(bits, half)));
+  }
+  static void interleave(const BF16* even, const BF16* odd, float* words) {
+    const __m512i low = _mm512_cvtepu16_epi32(load_halves(even));
+    const __m512i high = _mm512_slli_epi32(_mm512_cvtepu16_epi32(load_halves(odd)), 16);
+    store(words, _mm512_castsi512_ps(_mm512_or_si512(low, high)));
+  }
+  // 2^n, if x is n + 1.5 * 2^23.
+  static Reg power_of_two(Reg x) {
+    const __m512i exponent = _mm512_slli_epi32(_mm512_castps_si512(x), 23);
+    return _mm512_castsi512_ps(_mm512_add_epi32(exponent, _mm512_set1_epi32(0x3f800000)));
+  }
+  static Reg zero_below(Reg value, Reg x, Reg limit) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, limit, _CMP_NLT_UQ), value);
+  }
+  static Reg choose(const int32_t* mask, Reg yes, Reg no) {
+    return _mm512_mask_mov_ps(no, _mm512_movepi32_mask(_mm512_loadu_si512(mask)), yes);
+  }
 
   static void transpose(Reg (&tile)[kWidth]) {
     Reg pairs[kWidth], quads[kWidth];

@@ -1,6 +1,6 @@
 #include <immintrin.h>
 
-#include "attention/cpu/block_impl.h"
+#include "attention/cpu/block_table.h"
 
 namespace dflash {
 namespace {
@@ -8,8 +8,6 @@ namespace {
 struct Avx2 {
   using Reg = __m256;
   static constexpr int kWidth = 8;
-  static constexpr int kRows = 4;  // 4 x 2 sums, 2 values and a factor in 16 registers
-  static constexpr int kVecs = 2;
 
   static Reg load(const float* x) { return _mm256_loadu_ps(x); }
   static Reg widen(const float* x) { return load(x); }
@@ -43,8 +41,41 @@ struct Avx2 {
   static Reg broadcast(float x) { return _mm256_set1_ps(x); }
   static Reg add(Reg a, Reg b) { return _mm256_add_ps(a, b); }
   static Reg max(Reg a, Reg b) { return _mm256_max_ps(a, b); }  // as max_f32
+  static Reg sub(Reg a, Reg b) { return _mm256_sub_ps(a, b); }
   static Reg mul(Reg a, Reg b) { return _mm256_mul_ps(a, b); }
   static Reg fma(Reg a, Reg b, Reg c) { return _mm256_fmadd_ps(a, b, c); }
+
+  static Reg low_half(Reg words) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(words), 16));
+  }
+  static Reg high_half(Reg words) {
+    return _mm256_and_ps(words, _mm256_castsi256_ps(_mm256_set1_epi32(-0x10000)));
+  }
+  static Reg round_to_bf16(Reg x) {
+    const __m256i bits = _mm256_castps_si256(x);
+    const __m256i is_odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    const __m256i half = _mm256_add_epi32(is_odd, _mm256_set1_epi32(0x7fff));
+    return high_half(_mm256_castsi256_ps(_mm256_add_epi32(bits, half)));
+  }
+  static void interleave(const BF16* even, const BF16* odd, float* words) {
+    const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(even));
+    const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd));
+    const __m256i low = _mm256_unpacklo_epi16(a, b);  // columns 0 .. 3, 8 .. 11
+    const __m256i high = _mm256_unpackhi_epi16(a, b);
+    store(words, _mm256_castsi256_ps(_mm256_permute2x128_si256(low, high, 0x20)));
+    store(words + 8, _mm256_castsi256_ps(_mm256_permute2x128_si256(low, high, 0x31)));
+  }
+  // 2^n, if x is n + 1.5 * 2^23.
+  static Reg power_of_two(Reg x) {
+    const __m256i exponent = _mm256_slli_epi32(_mm256_castps_si256(x), 23);
+    return _mm256_castsi256_ps(_mm256_add_epi32(exponent, _mm256_set1_epi32(0x3f800000)));
+  }
+  static Reg zero_below(Reg value, Reg x, Reg limit) {
+    return _mm256_and_ps(value, _mm256_cmp_ps(x, limit, _CMP_NLT_UQ));
+  }
+  static Reg choose(const int32_t* mask, Reg yes, Reg no) {
+    return _mm256_blendv_ps(no, yes, load(reinterpret_cast<const float*>(mask)));
+  }
 
   static void transpose(Reg (&tile)[kWidth]) {
     Reg pairs[kWidth], quads[kWidth];
@@ -68,7 +99,9 @@ struct Avx2 {
 }  // namespace
 
 const BlockOps& block_ops_avx2() {
-  static constexpr BlockOps kOps = block_ops<Avx2>();
+  // 10 chains are what two units of latency 5 need; with 2 values and 2 halves of them, and a
+  // factor, they fit in 16 registers.
+  static constexpr BlockOps kOps = block_ops<Avx2, Floats<Avx2, 6, 2>, Bf16Words<Avx2, 5, 2>>();
   return kOps;
 }
 

@@ -1,5 +1,6 @@
 #include "attention/cpu/key_rows.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -10,33 +11,30 @@
 
 namespace dflash {
 
-static float scale_at(const KvScale& scale, int64_t page, int64_t offset, int64_t kv_head) {
-  return scale.data == nullptr ? 1.0f : *scale.at(page, offset, kv_head);
+// `count` rows of a page, from the offset-th on.
+static void rows_of_page(const ArrayView<4>& cache, const KvScale& scale, int64_t page,
+                         int64_t offset, int64_t kv_head, int64_t count, const void** rows,
+                         float* scales) {
+  const int64_t* strides = cache.strides;
+  const int64_t first = page * strides[0] + offset * strides[1] + kv_head * strides[2];
+  for (int64_t i = 0; i < count; ++i) {
+    rows[i] = element(cache.data, cache.dtype, first + i * strides[1]);
+  }
+  if (scale.data == nullptr) return;
+  for (int64_t i = 0; i < count; ++i) scales[i] = *scale.at(page, offset + i, kv_head);
 }
 
 void gather_keys(const TreeAttentionParams& p, const AttentionRequest& request, int64_t kv_head,
                  int64_t begin, int64_t end, int64_t at, KeyRows& keys) {
-  const int64_t first = begin - request.table_begin;
-  int64_t col = first / p.pages.page_size, offset = first % p.pages.page_size;
-  int64_t page = p.pages.page(request.state_row, col);
-  for (int64_t i = at; i < at + end - begin; ++i) {
-    if (offset == p.pages.page_size) {
-      offset = 0;
-      page = p.pages.page(request.state_row, ++col);
-    }
-    if (page >= 0) {
-      const auto in_cache = [&](const ArrayView<4>& cache) {
-        const int64_t* strides = cache.strides;
-        return element(cache.data, cache.dtype,
-                       page * strides[0] + offset * strides[1] + kv_head * strides[2]);
-      };
-      keys.k[i] = in_cache(p.k_cache);
-      keys.v[i] = in_cache(p.v_cache);
-      keys.k_scales[i] = scale_at(p.k_scale, page, offset, kv_head);
-      keys.v_scales[i] = scale_at(p.v_scale, page, offset, kv_head);
-      keys.present |= uint64_t{1} << i;
-    }
-    ++offset;
+  for (int64_t key = begin, next; key < end; key = next) {
+    const int64_t idx = key - request.table_begin, offset = idx % p.pages.page_size;
+    next = std::min(end, key + p.pages.page_size - offset);
+    const int64_t page = p.pages.page(request.state_row, idx / p.pages.page_size);
+    if (page < 0) continue;
+    const int64_t i = at + key - begin, count = next - key;
+    rows_of_page(p.k_cache, p.k_scale, page, offset, kv_head, count, keys.k + i, keys.k_scales + i);
+    rows_of_page(p.v_cache, p.v_scale, page, offset, kv_head, count, keys.v + i, keys.v_scales + i);
+    keys.present |= ~uint64_t{0} >> (kBlockKeys - count) << i;
   }
 }
 

@@ -6,21 +6,16 @@
 
 namespace dflash {
 
-// Element `i` of a tensor.
-inline const void* element(const void* data, DType dtype, int64_t i) {
+inline int64_t bytes_of(DType dtype, int64_t count) {
   const int64_t bytes = dtype == DType::kF32                            ? 4
                         : dtype == DType::kBF16 || dtype == DType::kF16 ? 2
                                                                         : 1;
-  return static_cast<const char*>(data) + i * bytes;
+  return count * bytes;
 }
 
-inline void prefetch_row(const void* row, DType dtype, int64_t dim) {
-  constexpr int kLineBytes = 64;
-  if (row == nullptr) return;
-  const char* end = static_cast<const char*>(element(row, dtype, dim));
-  for (auto line = static_cast<const char*>(row); line < end; line += kLineBytes) {
-    __builtin_prefetch(line, 0, 2);  // for reading, into the second cache
-  }
+// Element `i` of a tensor.
+inline const void* element(const void* data, DType dtype, int64_t i) {
+  return static_cast<const char*>(data) + bytes_of(dtype, i);
 }
 
 // 64 keys and their values in the caches; null where there is no page.

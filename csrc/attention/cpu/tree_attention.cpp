@@ -1,11 +1,13 @@
 // tree_attention: softmax(q k) v of packed rows over paged keys and values.
 //
-// An item loads a block of 64 positions once, as floats, and all its (row, query head) pairs use
-// it. Committed keys, and those of chains, lie in the block by position. The rows of a tree share
-// positions: their keys are loaded once per item, and each query row picks its own from them, by
-// position again. So a node, a chain and plain decoding add the same numbers in the same order.
+// An item loads a block of 64 positions once, and all its (row, query head) pairs use it. Committed
+// keys, and those of chains, lie in the block by position. The rows of a tree share positions:
+// their keys are scored once per item, and each query row picks its own scores and values from
+// them, by position again. So a node, a chain and plain decoding add the same numbers in the same
+// order.
 //
-// Arithmetic: block_impl.h. Reference: python/dflash_ops/reference/attention.py
+// Arithmetic: block_products.h, block_softmax.h. Reference:
+// python/dflash_ops/reference/attention.py
 
 #include <algorithm>
 #include <bit>
@@ -21,9 +23,8 @@ namespace {
 
 constexpr int64_t kLeafBlocks = kLeafKeys / kBlockKeys;
 constexpr int64_t kNodeTiles = kMaxNodes / kBlockKeys;
-constexpr int64_t kScoreStride = kBlockKeys + kMaxNodes;  // a block, then the request's nodes
 constexpr int64_t kMaxStates = 4;    // a run has at most 4 leaves: 3 levels, and the leaf at work
-constexpr int64_t kChunkPairs = 32;  // their scores stay in the first cache until they are used
+constexpr int64_t kChunkPairs = 40;  // their scores stay in the first cache until they are used
 
 int64_t pad(int64_t n) { return (n + kLaneMultiple - 1) / kLaneMultiple * kLaneMultiple; }
 
@@ -39,13 +40,14 @@ SoftmaxState state_at(float* buffer, int64_t num_pairs) {
 }
 
 struct Scratch {
-  float* q;        // [pairs, Dk]
-  float* k;        // [1 + kNodeTiles, Dk, kBlockKeys]
-  float* v;        // [kScoreStride, out_dim]
-  float* scores;   // [pairs, kScoreStride]
-  float* weights;  // [group, kBlockKeys]
-  float* alpha;    // [pairs]
-  float* states;   // [kMaxStates, result]
+  float* q;            // [pairs, Dk]
+  float* k;            // [Dk, kBlockKeys]
+  float* v;            // [kBlockKeys, out_dim]
+  float* scores;       // [pairs, kBlockKeys]
+  float* node_scores;  // [kNodeTiles, pairs, kBlockKeys]
+  float* weights;      // [group, kBlockKeys]
+  float* alpha;        // [pairs]
+  float* states;       // [kMaxStates, result]
   int64_t end;
 
   Scratch(float* base, const TreeAttentionParams& p, int64_t pairs, int64_t out_dim,
@@ -57,9 +59,10 @@ struct Scratch {
       return part;
     };
     q = take(pairs * p.k_dim);
-    k = take((1 + kNodeTiles) * p.k_dim * kBlockKeys);
-    v = take(kScoreStride * out_dim);
-    scores = take(pairs * kScoreStride);
+    k = take(p.k_dim * kBlockKeys);
+    v = take(kBlockKeys * out_dim);
+    scores = take(pairs * kBlockKeys);
+    node_scores = take(kNodeTiles * pairs * kBlockKeys);
     weights = take(p.num_heads / p.num_kv_heads * kBlockKeys);
     alpha = take(pairs);
     states = take(kMaxStates * result);
@@ -85,10 +88,7 @@ class Item {
         kv_head_((item - tile_.first_item) % p.num_kv_heads),
         num_pairs_(tile_.num_rows * group_),
         sizes_(attention_sizes(p, plan)),
-        uses_pairs_(ops.bf16_pairs.score != nullptr && p.q.dtype == DType::kBF16 &&
-                    p.k_cache.dtype == DType::kBF16),
-        score_ops_(uses_pairs_ ? ops.bf16_pairs : ops.floats),
-        k_words_(uses_pairs_ ? p.k_dim / 2 : p.k_dim),
+        products_(is_bf16(p) ? ops.bf16 : ops.floats),
         scratch_(scratch, p, plan.max_pairs, sizes_.out_dim, sizes_.result) {
     const int64_t run = tile_.first_run + (item - tile_.first_item) / p.num_kv_heads;
     first_leaf_ = run * plan.run_leaves;
@@ -130,7 +130,10 @@ class Item {
     std::fill_n(state.out, num_pairs_ * sizes_.out_dim, 0.0f);
   }
 
-  DType word_dtype(DType dtype) const { return uses_pairs_ ? DType::kF32 : dtype; }
+  static bool is_bf16(const TreeAttentionParams& p) {
+    return p.q.dtype == DType::kBF16 && p.k_cache.dtype == DType::kBF16 &&
+           p.v_cache.dtype == DType::kBF16;
+  }
 
   void load_queries() {
     for (int64_t i = 0; i < tile_.num_rows; ++i) {
@@ -138,8 +141,8 @@ class Item {
         const int64_t at = (request_.first_row + tile_.row + i) * p_.q.strides[0] +
                            (kv_head_ * group_ + g) * p_.q.strides[1];
         const void* row = element(p_.q.data, p_.q.dtype, at);
-        score_ops_.load_rows({&row, nullptr, word_dtype(p_.q.dtype), 1, k_words_},
-                             scratch_.q + (i * group_ + g) * k_words_, k_words_);
+        products_.load_queries({&row, nullptr, p_.q.dtype, 1, p_.k_dim},
+                               scratch_.q + (i * group_ + g) * p_.k_dim);
       }
     }
   }
@@ -177,15 +180,16 @@ class Item {
     uint64_t present = 0;
     if (begin < end) {
       look_ahead(block_begin, begin, end, keys_end);
-      load_keys(keys_, 0);
       present = keys_.present;
     }
     if (has_nodes) {
-      attend_nodes(block_begin, present);
+      load_nodes();
+      attend_apart(block_begin, present, true);
     } else if (begin < end) {
       attend_positions(block_begin, present);
     }
-    prefetch(kBlockKeys);
+    prefetch(ahead_keys_, kBlockKeys);
+    prefetch(ahead_values_, kBlockKeys);
   }
 
   // Finds the keys begin .. end - 1 of a block, and those of the next, which then come into the
@@ -199,39 +203,29 @@ class Item {
     }
     ahead_ = {};
     ahead_begin_ = block_begin + kBlockKeys;
-    ahead_row_ = 0;
     const int64_t ahead_end =
         std::min({ahead_begin_ + kBlockKeys, keys_end, end_leaf_ * kLeafKeys});
     if (ahead_begin_ < ahead_end) {
       gather_keys(p_, request_, kv_head_, ahead_begin_, ahead_end, 0, ahead_);
     }
+    ahead_keys_ = {ahead_.k, 0, kBlockKeys, bytes_of(p_.k_cache.dtype, p_.k_dim)};
+    ahead_values_ = {ahead_.v, 0, kBlockKeys, bytes_of(p_.v_cache.dtype, p_.v_dim)};
   }
 
-  void prefetch(int64_t num_rows) {
-    const int64_t end = std::min<int64_t>(ahead_row_ + num_rows, kBlockKeys);
-    for (; ahead_row_ < end; ++ahead_row_) {
-      prefetch_row(ahead_.k[ahead_row_], p_.k_cache.dtype, p_.k_dim);
-      prefetch_row(ahead_.v[ahead_row_], p_.v_cache.dtype, p_.v_dim);
-    }
+  GatheredRows key_rows(const KeyRows& keys) const {
+    const float* scales = p_.k_scale.data == nullptr ? nullptr : keys.k_scales;
+    return {keys.k, scales, p_.k_cache.dtype, kBlockKeys, p_.k_dim};
   }
 
-  // Keys and values of the `part`-th 64 columns.
-  void load_keys(const KeyRows& keys, int64_t part) {
-    const float* k_scales = p_.k_scale.data == nullptr ? nullptr : keys.k_scales;
-    const float* v_scales = p_.v_scale.data == nullptr ? nullptr : keys.v_scales;
-    score_ops_.load_transposed(
-        {keys.k, k_scales, word_dtype(p_.k_cache.dtype), kBlockKeys, k_words_},
-        scratch_.k + part * k_words_ * kBlockKeys);
-    ops_.floats.load_rows({keys.v, v_scales, p_.v_cache.dtype, kBlockKeys, p_.v_dim},
-                          scratch_.v + part * kBlockKeys * sizes_.out_dim, sizes_.out_dim);
+  GatheredRows value_rows(const KeyRows& keys) const {
+    const float* scales = p_.v_scale.data == nullptr ? nullptr : keys.v_scales;
+    return {keys.v, scales, p_.v_cache.dtype, kBlockKeys, p_.v_dim};
   }
 
-  float* scores_of(int64_t pair) const { return scratch_.scores + pair * kScoreStride; }
-
-  void score(int64_t first, int64_t count, int64_t part) {
-    score_ops_.score(scratch_.q + first * k_words_, count, k_words_,
-                     scratch_.k + part * k_words_ * kBlockKeys,
-                     scores_of(first) + part * kBlockKeys, kScoreStride);
+  // The loaded keys.
+  void score(int64_t first, int64_t count, int64_t num_keys, float* scores) {
+    products_.score(scratch_.q + first * p_.k_dim, count, p_.k_dim, scratch_.k, num_keys,
+                    scores + first * kBlockKeys, ahead_keys_);
   }
 
   // The keys of a block by position that query row `i` sees and that are there.
@@ -242,58 +236,72 @@ class Item {
     return bits & present;
   }
 
+  // All query rows on the same values, of which those that a row does not see weigh 0.
   void attend_positions(int64_t block_begin, uint64_t present) {
+    uint64_t bits[kMaxTileRows], seen = 0;
+    bool is_full = true, is_equal = true;
+    for (int64_t i = 0; i < tile_.num_rows; ++i) {
+      bits[i] = visible_bits(i, block_begin, present);
+      seen |= bits[i];
+      is_full = is_full && ~bits[i] == 0;
+      is_equal = is_equal && (bits[i] == present || bits[i] == 0);
+    }
+    if (seen == 0) return;
+    if (!is_equal && !ops_.all_finite(value_rows(keys_))) {  // 0 times such a value is NaN
+      attend_apart(block_begin, present, false);
+      return;
+    }
+    products_.load_keys(key_rows(keys_), scratch_.k);
+    products_.load_values(value_rows(keys_), scratch_.v, sizes_.out_dim);
+    const int64_t num_keys = pad(std::bit_width(seen));
+    const int64_t chunk_rows = std::max<int64_t>(1, kChunkPairs / group_);
     for (int64_t i = 0, next; i < tile_.num_rows; i = next) {
-      const uint64_t bits = visible_bits(i, block_begin, present);
       next = i + 1;
-      while (next < tile_.num_rows && visible_bits(next, block_begin, present) == bits) ++next;
-      if (bits == 0) continue;
-      KeyList keys{};
-      for (uint64_t rest = bits; rest != 0; rest &= rest - 1) {
-        const int offset = std::countr_zero(rest);
-        keys.offset[keys.count] = keys.row[keys.count] = offset;
-        ++keys.count;
-      }
-      const int64_t num_steps = 2 * ((num_pairs_ + kChunkPairs - 1) / kChunkPairs);
-      const int64_t rows_per_step = (kBlockKeys + num_steps - 1) / num_steps;
-      for (int64_t pair = i * group_; pair < next * group_; pair += kChunkPairs) {
-        const int64_t count = std::min(kChunkPairs, next * group_ - pair);
-        score(pair, count, 0);
-        prefetch(rows_per_step);
-        attend_pairs(pair, count, scores_of(pair), kScoreStride, keys);
-        prefetch(rows_per_step);
-      }
+      if (bits[i] == 0) continue;
+      while (next < tile_.num_rows && next < i + chunk_rows && bits[next] != 0) ++next;
+      score(i * group_, (next - i) * group_, num_keys, scratch_.scores);
+      int32_t visible[kMaxTileRows][kBlockKeys];
+      for (int64_t row = i; row < next && !is_full; ++row) spread(bits[row], visible[row - i]);
+      attend_rows(i, next - i, scratch_.scores + i * group_ * kBlockKeys,
+                  is_full ? nullptr : visible[0], num_keys);
     }
   }
 
-  void attend_pairs(int64_t first, int64_t count, float* scores, int64_t stride,
-                    const KeyList& keys) {
-    int32_t visible[kBlockKeys] = {};
-    for (int32_t i = 0; i < keys.count; ++i) visible[keys.offset[i]] = -1;
-    const bool is_full = keys.count == kBlockKeys;
-    const SoftmaxBlock block{
-        scores, stride, is_full ? nullptr : visible, count, p_.scale, p_.softcap, scratch_.alpha};
-    const SoftmaxState state{state_.max + first, state_.sum + first,
-                             state_.out + first * sizes_.out_dim};
+  static void spread(uint64_t bits, int32_t* visible) {
+    for (int i = 0; i < kBlockKeys; ++i) visible[i] = -static_cast<int32_t>(bits >> i & 1);
+  }
+
+  // Query rows and their scores, on the loaded values.
+  void attend_rows(int64_t first, int64_t count, float* scores, const int32_t* visible,
+                   int64_t num_keys) {
+    const int64_t pair = first * group_;
+    const SoftmaxBlock block{scores,   visible,    count * group_, group_,
+                             p_.scale, p_.softcap, scratch_.alpha};
+    const SoftmaxState state{state_.max + pair, state_.sum + pair,
+                             state_.out + pair * sizes_.out_dim};
     ops_.softmax(block, state);
-    ops_.accumulate(block, keys, scratch_.v, state.out, sizes_.out_dim);
+    products_.accumulate(block, scratch_.v, num_keys, state.out, sizes_.out_dim, ahead_values_);
   }
 
   void load_nodes() {
     if (nodes_loaded_) return;
     nodes_loaded_ = true;
     for (int64_t j = 0; j < request_.num_rows; j += kBlockKeys) {
-      KeyRows keys{};
+      KeyRows& keys = nodes_[j / kBlockKeys];
       const int64_t begin = request_.ctx_len + j;
       const int64_t end = request_.ctx_len + std::min(j + kBlockKeys, request_.num_rows);
       gather_keys(p_, request_, kv_head_, begin, end, 0, keys);
-      load_keys(keys, 1 + j / kBlockKeys);
-      score(0, num_pairs_, 1 + j / kBlockKeys);
-      node_present_[j / kBlockKeys] = keys.present;
+      products_.load_keys(key_rows(keys), scratch_.k);
+      score(0, num_pairs_, pad(end - begin), node_scores(j));
     }
     for (int64_t j = 0; j < request_.num_rows; ++j) {
       node_positions_[j] = row_position(p_, request_, j);
     }
+  }
+
+  // Those of node `j` and of the others that were loaded with it.
+  float* node_scores(int64_t j) const {
+    return scratch_.node_scores + j / kBlockKeys * num_pairs_ * kBlockKeys;
   }
 
   bool mask_allows(int64_t i, int64_t node) const {
@@ -302,19 +310,20 @@ class Item {
     return (word >> (node % 32) & 1) != 0;
   }
 
-  // Which of the loaded keys stands at each position of the block, for query row `i`.
-  KeyList node_keys(int64_t i, int64_t block_begin, uint64_t present) {
-    int32_t source[kBlockKeys];
+  // Which key stands at each position of the block, for query row `i`: one of the block, or
+  // kBlockKeys + that of a node; -1: none.
+  void find_keys(int64_t i, int64_t block_begin, uint64_t present, bool has_nodes,
+                 int32_t (&source)[kBlockKeys]) {
     const uint64_t committed = visible_bits(i, block_begin, present);
     for (int offset = 0; offset < kBlockKeys; ++offset) {
       source[offset] = (committed >> offset & 1) != 0 ? offset : -1;
     }
     const int64_t begin = std::max(block_begin, rows_[i].window_begin);
     const int64_t end = std::min(block_begin + kBlockKeys, rows_[i].window_end);
-    for (int64_t j = 0; j < request_.num_rows; ++j) {
+    for (int64_t j = 0; has_nodes && j < request_.num_rows; ++j) {
       const int64_t position = node_positions_[j];
       if (position < begin || position >= end || !mask_allows(i, j)) continue;
-      if ((node_present_[j / kBlockKeys] >> (j % kBlockKeys) & 1) == 0) {
+      if ((nodes_[j / kBlockKeys].present >> (j % kBlockKeys) & 1) == 0) {
         status_ |= kOutOfRange;
         continue;
       }
@@ -322,30 +331,36 @@ class Item {
       if (at >= 0) status_ |= kBadTree;  // two rows at one position: the later stays
       at = static_cast<int32_t>(kBlockKeys + j);
     }
-    KeyList keys{};
-    for (int offset = 0; offset < kBlockKeys; ++offset) {
-      if (source[offset] < 0) continue;
-      keys.offset[keys.count] = offset;
-      keys.row[keys.count] = source[offset];
-      ++keys.count;
-    }
-    return keys;
   }
 
-  void attend_nodes(int64_t block_begin, uint64_t present) {
-    load_nodes();
-    if (present != 0) score(0, num_pairs_, 0);
+  // Each query row on values of its own, zeros where it sees none.
+  void attend_apart(int64_t block_begin, uint64_t present, bool has_nodes) {
+    if (present != 0) {
+      products_.load_keys(key_rows(keys_), scratch_.k);
+      score(0, num_pairs_, kBlockKeys, scratch_.scores);
+    }
     for (int64_t i = 0; i < tile_.num_rows; ++i) {
-      const KeyList keys = node_keys(i, block_begin, present);
-      if (keys.count == 0) continue;
-      std::fill_n(scratch_.weights, group_ * kBlockKeys, 0.0f);
-      for (int64_t g = 0; g < group_; ++g) {
-        const float* scores = scores_of(i * group_ + g);
-        for (int32_t n = 0; n < keys.count; ++n) {
-          scratch_.weights[g * kBlockKeys + keys.offset[n]] = scores[keys.row[n]];
+      int32_t source[kBlockKeys], visible[kBlockKeys];
+      find_keys(i, block_begin, present, has_nodes, source);
+      KeyRows keys{};
+      int64_t end = 0;
+      for (int64_t offset = 0; offset < kBlockKeys; ++offset) {
+        const int64_t at = source[offset];
+        visible[offset] = at < 0 ? 0 : -1;
+        if (at < 0) continue;
+        end = offset + 1;
+        const KeyRows& from = at < kBlockKeys ? keys_ : nodes_[at / kBlockKeys - 1];
+        keys.v[offset] = from.v[at % kBlockKeys];
+        keys.v_scales[offset] = from.v_scales[at % kBlockKeys];
+        const float* scores = at < kBlockKeys ? scratch_.scores : node_scores(at - kBlockKeys);
+        for (int64_t g = 0; g < group_; ++g) {
+          scratch_.weights[g * kBlockKeys + offset] =
+              scores[(i * group_ + g) * kBlockKeys + at % kBlockKeys];
         }
       }
-      attend_pairs(i * group_, group_, scratch_.weights, kBlockKeys, keys);
+      if (end == 0) continue;
+      products_.load_values(value_rows(keys), scratch_.v, sizes_.out_dim);
+      attend_rows(i, 1, scratch_.weights, visible, pad(end));
     }
   }
 
@@ -355,19 +370,17 @@ class Item {
   const AttentionRequest& request_;
   const int64_t group_, kv_head_, num_pairs_;
   const AttentionSizes sizes_;
-  const bool uses_pairs_;  // queries and keys as words of two bf16 elements
-  const ScoreOps& score_ops_;
-  const int64_t k_words_;
+  const BlockProducts& products_;
   const Scratch scratch_;
   int64_t first_leaf_, end_leaf_;
   SoftmaxState state_{};  // of the leaf at work
   QueryRow rows_[kMaxTileRows];
   int64_t node_positions_[kMaxNodes];
-  uint64_t node_present_[kNodeTiles] = {};
   bool nodes_loaded_ = false;
+  KeyRows nodes_[kNodeTiles]{};
   KeyRows keys_{}, ahead_{};  // of the block at work, and of the next
   int64_t ahead_begin_ = -1;
-  int64_t ahead_row_ = kBlockKeys;  // how far the next block was prefetched
+  RowsAhead ahead_keys_{}, ahead_values_{};
   int32_t status_ = 0;
 };
 
