@@ -51,6 +51,14 @@ def test_equal_weights_give_the_mean(device):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("dim", [1, 72, 300])
+def test_instruction_sets_change_no_bit(each_isa, dtype, dim):
+    states = [x.nan_to_num(0, neginf=-math.inf) for x in random_states(9, 5, dim, dtype)]
+    first, *others = each_isa(lambda: merge_states(*states, sinks=torch.ones(5)))
+    assert all(same_bits(other, first) for other in others)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_an_empty_side_passes_the_others_bits(device, dtype):
     out_a, lse_a, out_b, lse_b = random_states(9, 4, 24, dtype, empty=0)
     out_a[0, 0, 0] = lse_a[0, 0] = -0.0

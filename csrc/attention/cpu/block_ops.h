@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "common/dtype.h"
+#include "attention/params.h"
 
 namespace dflash {
 
@@ -83,6 +83,8 @@ struct BlockOps {
   void (*softmax)(const SoftmaxBlock& block, const SoftmaxState& state);
   // a = a and b together.
   void (*merge)(const SoftmaxState& a, const SoftmaxState& b, int64_t num_pairs, int64_t out_dim);
+  // Rows begin .. end - 1 of merge_states.
+  void (*merge_states)(const MergeStatesParams& p, int64_t begin, int64_t end);
 };
 
 const BlockOps& block_ops_portable();

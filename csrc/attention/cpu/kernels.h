@@ -33,7 +33,4 @@ void tree_attention_fill(const TreeAttentionParams& p, const AttentionPlan& plan
 // Logit of a head's sink; -inf without sinks.
 float sink_of(const ArrayView<1>& sinks, int64_t head);
 
-// Rows begin .. end - 1.
-void merge_states_cpu(const MergeStatesParams& p, int64_t begin, int64_t end);
-
 }  // namespace dflash

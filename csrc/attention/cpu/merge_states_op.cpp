@@ -9,8 +9,9 @@ namespace dflash {
 static void run_cpu(const MergeStatesParams& p, int32_t) {
   constexpr int64_t kElementsPerTask = 1 << 15;  // to wake a thread costs more
   const int64_t grain = 1 + kElementsPerTask / (p.num_heads * p.v_dim + 1);
+  const BlockOps& ops = block_ops();
   torch::stable::parallel_for(0, p.num_rows, grain,
-                              [&](int64_t begin, int64_t end) { merge_states_cpu(p, begin, end); });
+                              [&](int64_t begin, int64_t end) { ops.merge_states(p, begin, end); });
 }
 
 STABLE_TORCH_LIBRARY_IMPL(dflash, CPU, m) {
