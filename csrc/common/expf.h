@@ -20,13 +20,10 @@ static constexpr float power_of_two(uint32_t exponent) {  // -126 .. 127, as two
   return std::bit_cast<float>((exponent + 127) << 23);
 }
 
-// e^x; exp(-inf) = 0, exp(inf) = inf, NaN stays NaN; results below the normal numbers are rounded
-// like any other.
-static constexpr float exp_f32(float x) {
+// e^x for x from -105 to 89, or NaN.
+static constexpr float exp_in_range(float x) {
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
   constexpr float kLn2High = 0x1.62ep-1f, kLn2Low = 0x1.0bfbe8p-15f;
-  x = select_f32(x < -105.0f, -105.0f, x);  // still 0
-  x = select_f32(x > 89.0f, 89.0f, x);      // still inf
   const float shifted = std::fma(x, 0x1.715476p+0f, kRound);
   const float n = shifted - kRound;
   const float r = std::fma(n, -kLn2Low, std::fma(n, -kLn2High, x));  // |r| <= ln(2) / 2
@@ -43,6 +40,19 @@ static constexpr float exp_f32(float x) {
   const uint32_t n_bits = std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(kRound);
   const uint32_t half = (n_bits >> 1) | (n_bits & 0x80000000);
   return y * power_of_two(half) * power_of_two(n_bits - half);
+}
+
+// e^x; exp(-inf) = 0, exp(inf) = inf, NaN stays NaN; results below the normal numbers are rounded
+// like any other.
+static constexpr float exp_f32(float x) {
+  x = select_f32(x < -105.0f, -105.0f, x);  // still 0
+  x = select_f32(x > 89.0f, 89.0f, x);      // still inf
+  return exp_in_range(x);
+}
+
+// The same for an x that is not positive. GCC makes one instruction of one bound, eight of two.
+static constexpr float exp_not_positive(float x) {
+  return exp_in_range(select_f32(x < -105.0f, -105.0f, x));
 }
 
 static constexpr float tanh_f32(float x) {

@@ -67,12 +67,17 @@ float span_max(const float* values) {
 LseNode lse(const float* values, float inv_temperature) {
   LseNode nodes[kSpanBlocks];
   alignas(64) float terms[kSpanBlocks][kLseBlock];
+  float shifts[kSpanBlocks];
+  for (int b = 0; b < kSpanBlocks; ++b) {
+    const float max = block_max(values + b * kLseBlock) * inv_temperature;
+    nodes[b] = {max, 0.0f};
+    shifts[b] = max == kMinusInf ? 0.0f : max;
+  }
   for (int b = 0; b < kSpanBlocks; ++b) {
     const float* z = values + b * kLseBlock;
-    const float max = block_max(z) * inv_temperature;
-    nodes[b] = {max, 0.0f};
-    const float shift = max == kMinusInf ? 0.0f : max;
-    for (int i = 0; i < kLseBlock; ++i) terms[b][i] = exp_f32(z[i] * inv_temperature - shift);
+    for (int i = 0; i < kLseBlock; ++i) {
+      terms[b][i] = exp_not_positive(z[i] * inv_temperature - shifts[b]);
+    }
   }
   float sums[kSpanBlocks] = {};
   for (int i = 0; i < kLseBlock; ++i) {
@@ -113,24 +118,22 @@ int at_least(const float* values, float threshold, uint16_t* where) {
   return count;
 }
 
+// Noise(key).block: the words of a block of ids.
+template <class Noise>
 int may_reach(const float* values, float inv_temperature, const NoiseKey& key, int64_t first_id,
               float best, uint16_t* where, uint32_t* found) {
+  const Noise noise{key};
   int count = 0;
   for (int first = 0; first < kSpan; first += kLseBlock) {
     const float* z = values + first;
-    const float max = block_max(z);
-    if (max == kMinusInf || std::fma(max, inv_temperature, kGumbelMax) < best) continue;
-    constexpr int kGroups = kLseBlock / 4;
-    alignas(64) uint32_t words[kLseBlock], columns[4][kGroups];
-    const auto group = static_cast<uint32_t>((first_id + first) >> 2);
-    for (int i = 0; i < kGroups; ++i) {
-      const Words w = noise_words(key, group + i, false);
-      for (int j = 0; j < 4; ++j) columns[j][i] = w.word[j];
-    }
-    for (int i = 0; i < kGroups; ++i) {
-      for (int j = 0; j < 4; ++j) words[4 * i + j] = columns[j][i];
-    }
     int any = 0;
+    for (int i = 0; i < kLseBlock; ++i) {
+      any |= std::fma(z[i], inv_temperature, kGumbelMax) >= best;
+    }
+    if (!any) continue;
+    alignas(64) uint32_t words[kLseBlock];
+    noise.block(static_cast<uint32_t>((first_id + first) >> 2), words);
+    any = 0;
     for (int i = 0; i < kLseBlock; ++i) {
       any |= std::fma(z[i], inv_temperature, gumbel_bound(words[i])) >= best;
     }
@@ -144,8 +147,9 @@ int may_reach(const float* values, float inv_temperature, const NoiseKey& key, i
   return count;
 }
 
+template <class Noise>
 constexpr SpanKernels span_loops() {
-  return {load, shape, clean, mask, lse, span_max, count_better, at_least, may_reach};
+  return {load, shape, clean, mask, lse, span_max, count_better, at_least, may_reach<Noise>};
 }
 
 }  // namespace
