@@ -147,6 +147,10 @@ FAULTS = {
         [FENCE, product(a=A_IN_REGISTERS), COMMIT, "mov.b32 w1, zero;", wait()],
         "wgmma not waited for .* an operand in a register is written",
     ),
+    "a is a sum": (
+        [FENCE, *renamed("e", "d"), product(), product("e", a="{d0, d1, d2, d3}"), COMMIT, wait()],
+        "wgmma not waited for .* an operand is a sum under way",
+    ),
     "sums read": ([FENCE, product(), COMMIT, "add.f32 e0, d0, d0;", wait()], TOUCHED),
     "sums overwritten": ([FENCE, product(), COMMIT, "mov.f32 d0, 0f00000000;", wait()], TOUCHED),
     "no wait": ([FENCE, product(), COMMIT], TOUCHED),

@@ -50,6 +50,7 @@ bool lands_early(Grid& grid);  // what is issued now, before the wait for it
 
 // wgmma: the product lands now or when its group is waited for.
 void issue_product(Warp& w, const AsyncProduct& product, int num_sums);
+void hold_operand(Warp& w, const Instruction& in, std::span<const Ref> registers);
 void fence_products(Warp& w, const Instruction& in, uint32_t mask);
 void commit_products(Warp& w, const Instruction& in, uint32_t mask);
 void wait_for_products(Warp& w, const Instruction& in, uint32_t mask);

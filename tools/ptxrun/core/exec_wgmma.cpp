@@ -162,7 +162,7 @@ void multiply(Warp& w, const Instruction& in, uint32_t mask) {
   ++w.cta->reader_clock;
   AsyncProduct product{&in, land<A, B, kK, kHalf>};
   if (from_registers) {
-    for (int i = 0; i < 4; ++i) w.being_read[refs[i].offset] = w.matrix_group;
+    hold_operand(w, in, {refs, 4});
     refs += 4;
   } else {
     product.a = w.lanes<uint64_t>(*refs++)[0];

@@ -58,6 +58,13 @@ void issue_product(Warp& w, const AsyncProduct& product, int num_sums) {
   if (lands_early(*w.cta->grid)) land_all(w);  // in their order
 }
 
+void hold_operand(Warp& w, const Instruction& in, std::span<const Ref> registers) {
+  for (const Ref& r : registers) {
+    if (w.in_flight.contains(r.offset)) report(w, in, 1, "an operand is a sum under way");
+    w.being_read[r.offset] = w.matrix_group;
+  }
+}
+
 void fence_products(Warp& w, const Instruction&, uint32_t) { w.has_matrix_fence = true; }
 
 void commit_products(Warp& w, const Instruction&, uint32_t) {
