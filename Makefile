@@ -18,7 +18,7 @@ demo: build
 
 test: export DFLASH_PTXRUN := ON
 test: build
-	$(PYTHON) -m pytest -q
+	$(PYTHON) -m pytest -q -n auto --maxprocesses 4 --dist worksteal
 
 mutants: .venv/ready
 	$(PYTHON) tools/mutants.py

@@ -22,6 +22,13 @@ PINNED_ARCHS = os.environ.get("DFLASH_PTX_ARCHS")
 DEVICES = ["cpu"] + [*PTX_ARCHS] * HAS_PTX + ["cuda"] * HAS_CUDA
 PTX_EXAMPLES, MATRIX_EXAMPLES = 15, 3
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # there is a process per core
+    torch.set_num_threads(1)
+    if HAS_PTX:
+        import ptxrun
+
+        ptxrun.options().threads = 1
+
 
 def pytest_addoption(parser):
     parser.addoption("--ptx-counters", action="store_true", help="traffic of the emulated kernels")
@@ -38,7 +45,8 @@ def pytest_collection_modifyitems(config, items):
         wanted = [item for item in wanted if item.get_closest_marker("long") is None]
     if only := config.getoption("--device"):
         wanted = [item for item in wanted if device_of(item) in only.split(",")]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(wanted)])
+    kept = set(wanted)
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = wanted
 
 

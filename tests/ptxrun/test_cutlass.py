@@ -23,19 +23,17 @@ SHAPES = [(64, 64, 64), (104, 136, 208), (16, 256, 128)]
 
 @pytest.fixture(scope="module")
 def sm80():
-    # A stage is prefetched that nobody uses.
-    with ptxrun.using(uninitialised=False):
-        yield program("cutlass_sm80.cu", "sm_80")
+    return program("cutlass_sm80.cu", "sm_80")
 
 
 @pytest.fixture(scope="module")
 def sm90():
-    yield program("cutlass_sm90.cu", "sm_90a")
+    return program("cutlass_sm90.cu", "sm_90a")
 
 
 @pytest.fixture(scope="module")
 def mixed():
-    yield program("cutlass_mixed.cu", "sm_90a")
+    return program("cutlass_mixed.cu", "sm_90a")
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -14,7 +14,6 @@ from dflash_ops import accept_match, reference, tree_attention, tree_metadata, v
 
 long = pytest.mark.long
 WARP = "round global memory: ptxrun does not look for races of the lanes of a warp there"
-INITIAL = "the barrier behind it orders it before what the CTA does itself"
 EMPTY = "of empty groups: all copies have been waited for"
 
 # Requests of 40 rows, so that a warp takes two chunks; a bad parent in the last but one, which ends
@@ -138,7 +137,7 @@ SM90 = [
     (r"cp\.async\.(?:c[ag]|bulk|mbarrier)", shift(0, 16), {}),
     (r"cp\.async\.(?:c[ag]|bulk)", shift(1), {}),
     (r"fence\.proxy\.async", drop, {}),
-    (r"fence\.mbarrier_init", drop, {(0,): INITIAL}),
+    (r"fence\.mbarrier_init", drop, {}),
     (r"griddepcontrol\.wait", drop, {(0, 1): "no grid runs before"}),
     (r"mbarrier\.arrive", drop, {}),
     (r"mbarrier\.arrive", shift(0, 8), {}),

@@ -57,7 +57,11 @@ void cluster_arrive(Warp& w, const Instruction& in, uint32_t mask) {
   finish_cluster_phase(*w.cta);
 }
 
-void cluster_wait(Warp& w, const Instruction&, uint32_t) {
+void cluster_wait(Warp& w, const Instruction& in, uint32_t mask) {
+  if (w.cluster_passed > w.cluster_phase) {
+    w.cta->grid->report(w, "divergent barrier", in.index, std::countr_zero(mask),
+                        "barrier.cluster.wait without an arrive before it");
+  }
   w.park(w.active, w.pc);
   w.state = WarpState::kClusterBarrier;
   pass_cluster_barrier(w);
