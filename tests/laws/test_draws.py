@@ -41,9 +41,9 @@ def neighbours(x, count=8):
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_coin_that_equals_the_probability_rejects(device, rule):
+def test_a_coin_that_equals_the_probability_rejects(device, device_class, rule):
     """u q = p exactly, or p / q = u where the probability is formed: the test is strict."""
-    n = 2000
+    n = 400 if device_class.startswith("ptx") else 2000  # requests, emulated ones take long
     seeds, drafts = torch.arange(n), torch.zeros(n, dtype=torch.int64)
     first = one_draft(rule, torch.zeros(2), torch.full((n, 2), 0.5), drafts, seeds, device)
     u, p = first.coins[1::2], first.weights[1::2, 0]  # the last row's weights are p
@@ -51,7 +51,7 @@ def test_a_coin_that_equals_the_probability_rejects(device, rule):
     product_is_p = u[:, None] * q == p[:, None]
     equal = product_is_p if rule in ("token", "rrs") else p[:, None] / q == u[:, None]
     usable = equal.any(dim=1) & (u > 0.6)  # q and 1 - q exact, and their sum 1
-    assert usable.sum() > 500
+    assert usable.sum() > n / 4
     at_p = q[usable, equal[usable].int().argmax(dim=1)]
 
     def decide(q):
