@@ -15,7 +15,8 @@ def cpu_isa() -> str:
     """Name the instruction set that the CPU kernels use.
 
     The newest of :func:`cpu_isas`, unless the environment variable DFLASH_CPU_ISA names another or
-    :func:`pin_cpu_isa` was called. For the same op all of them give the same bits.
+    :func:`pin_cpu_isa` was called. For the same op all of them give the same bits, but for amx:
+    its products of bf16 are a device class of their own.
     """
     name: str = _LIBRARY.dflash_cpu_isa().decode()
     if not name:
@@ -24,7 +25,7 @@ def cpu_isa() -> str:
 
 
 def cpu_isas() -> list[str]:
-    """Those of portable, avx2, avx512 and avx512bf16 that this machine has, oldest first."""
+    """Those of portable, avx2, avx512, avx512bf16 and amx that this machine has, oldest first."""
     names: str = _LIBRARY.dflash_cpu_isas().decode()
     return names.split(", ")
 

@@ -5,6 +5,7 @@ namespace dflash {
 
 const BlockOps& block_ops() {
   switch (cpu_isa()) {
+    case Isa::kAmx:
     case Isa::kAvx512Bf16: return block_ops_avx512bf16();
     case Isa::kAvx512: return block_ops_avx512();
     case Isa::kAvx2: return block_ops_avx2();

@@ -7,10 +7,10 @@
 
 namespace dflash {
 
-static constexpr Isa kAll[]{Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16};
+static constexpr Isa kAll[]{Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx};
 
 const char* isa_name(Isa isa) {
-  static constexpr const char* kNames[]{"portable", "avx2", "avx512", "avx512bf16"};
+  static constexpr const char* kNames[]{"portable", "avx2", "avx512", "avx512bf16", "amx"};
   return kNames[static_cast<int>(isa)];
 }
 

@@ -7,7 +7,13 @@
 
 namespace dflash {
 
-enum class Isa : int32_t { kPortable, kAvx2, kAvx512, kAvx512Bf16 };  // each contains the former
+enum class Isa : int32_t {  // each contains the former
+  kPortable,
+  kAvx2,
+  kAvx512,
+  kAvx512Bf16,
+  kAmx,  // a device class of its own for products of bf16
+};
 
 // The newest that this machine has, unless DFLASH_CPU_ISA or pin_cpu_isa names another.
 // Throws std::runtime_error if DFLASH_CPU_ISA names none that it has.

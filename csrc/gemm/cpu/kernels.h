@@ -9,7 +9,8 @@
 // Law (L1): k ascends through chunks of 512, each chunk an fma chain from zero (fp32: eight chains,
 // k mod 8, added as ((0+1)+(2+3))+((4+5)+(6+7))); the chunk sums are added in order. There is one
 // such sum per (row, output), so neither the tile nor the thread can reach its bits, and every
-// instruction set gives the same ones. A quantised weight has its groups for chunks: the product of
+// instruction set gives the same ones; only a chunk of bf16 by AMX is no such chain (amx_tile.h). A
+// quantised weight has its groups for chunks: the product of
 // a group's codes with x is such a chain from zero, for any type of x, and is added as
 // y = fma(scale, chain, y), then y = fma(offset, sum of the group's x, y) if there are offsets.
 #pragma once
@@ -52,7 +53,7 @@ struct GemmKernels {
 const GemmKernels& gemm_kernels();  // for the instruction set in use
 
 // Per instruction set; gemm_kernels() names only those of this architecture.
-extern const GemmKernels kGemmPortable, kGemmAvx2, kGemmAvx512, kGemmAvx512Bf16;
+extern const GemmKernels kGemmPortable, kGemmAvx2, kGemmAvx512, kGemmAvx512Bf16, kGemmAmx;
 
 // A block's elements first_k .. first_k + num_k - 1 of a plain weight, in packed order; first_k is
 // even. Zero where it is padding.
