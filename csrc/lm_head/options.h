@@ -23,7 +23,6 @@ struct HeadArgs {
 inline GemmWeight head_weight(const Checks& checks, const HeadArgs& args, int64_t depth) {
   const ScalarType dtype = args.h.scalar_type();
   if (!args.weight_format) return gemm_weight(checks, args.weight, dtype, depth, -1, false);
-  if (!args.h.is_cpu()) checks.fail("weight_format must be None on ", device_name(args.h));
   const QuantFormat quant = quant_format(checks, *args.weight_format, "weight_format");
   return quant_weight(checks, args.weight, quant, dtype, depth, -1, false);
 }

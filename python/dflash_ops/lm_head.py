@@ -63,8 +63,8 @@ class HeadOptions(LogitOptions, total=False):
     """What a logit of the head is: ``h @ weight.T + bias``, then as :class:`LogitOptions`."""
 
     weight_format: str | None
-    """Of a weight packed by :func:`pack_w8` or :func:`pack_w4`, as it was returned with it. Such a
-    head needs the CPU. Default: the weight has h's dtype."""
+    """Of a weight packed by :func:`pack_w8` or :func:`pack_w4`, as it was returned with it.
+    Default: the weight has h's dtype."""
     norm_weight: Tensor | None
     """``[H]``: rows are RMS-normed first, as :func:`rmsnorm` does."""
     eps: float
@@ -109,8 +109,6 @@ def _check_head_weight(
 ) -> int:
     if format is None:
         return _check_weight(checks, weight, h.dtype, depth, -1, False)
-    if h.device.type != "cpu":
-        raise ValueError(f"{checks.op}: weight_format must be None on {h.device}")
     quant = parse_format(checks, format, "weight_format")
     return check_quantised(checks, weight, quant, depth, -1, False)
 

@@ -131,6 +131,23 @@ def test_the_lm_head_ops_read_the_head_once(num_rows, is_packed):
     assert left == num_rows * tiles * (16 + 64 * 8)
 
 
+@pytest.mark.parametrize("source", ["q4_1", "gptq", "q8_0"])
+@pytest.mark.parametrize("num_rows", [1, 8, 32])
+def test_a_quantised_head_is_read_once(num_rows, source):
+    vocab, depth = 512, 1024
+    h, is_w4 = torch.randn(num_rows, depth).bfloat16(), source in W4_SOURCES
+    call = (w4_call if is_w4 else w8_call)(0, source, vocab, depth)
+    with ptxrun.emulated(missing=pytest.fail):
+        head, name = (pack_w4 if is_w4 else pack_w8)(**call)
+    rows, kernel = counted("head_scan", lambda: lm_head_topk(h, head, weight_format=name, k=16))
+    copies = [row for row in rows if row.opcode.startswith("cp.async")]
+    assert all(row.sectors == row.ideal_sectors for row in copies)
+    tiles = vocab // 256  # of ids, each of which reads the rows
+    assert asked(copies, "cp.async") * SECTOR == head.numel() + tiles * h.nbytes
+    assert touched(kernel, "weight") * SECTOR == head.numel()
+    assert all(row.waves == row.ideal_waves for row in copies)
+
+
 @pytest.mark.parametrize("num_rows", [1, 32])
 @pytest.mark.parametrize("op", [lm_head_sample, lm_head_gather, lm_head_verify])
 def test_whatever_is_asked_of_the_head_it_is_read_once(op, num_rows):

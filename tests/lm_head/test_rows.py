@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from heads import fp32_logits, random_head
+from heads import all_ops, fp32_logits, random_head, sampling
 
 from dflash_ops import (
     _C,
@@ -16,39 +16,6 @@ from dflash_ops import (
 )
 
 pytestmark = pytest.mark.sm90
-# Greedy, unfiltered, filtered by a set of at most 64 ids, and by a larger one.
-LAWS = {"temperature": [0.0, 0.8, 1.0, 1.3], "top_k": [0, 0, 7, 0], "top_p": [1.0, 1.0, 0.9, 0.97]}
-
-
-def sampling(rows):
-    """Rows are requests of their own; a row keeps its law in every call."""
-    state = {
-        name: torch.tensor(values).to(torch.int64 if name == "top_k" else torch.float32)
-        for name, values in LAWS.items()
-    }
-    return state | {
-        "positions": rows * 5 + 2,
-        "cu_verify": torch.arange(len(rows) + 1),
-        "req_rows": rows % 4,
-        "seeds": torch.arange(4) + 3,
-    }
-
-
-def all_ops(h, weight, bias, rows, **options):
-    """Every result of every op, for these rows of h."""
-    ids = (rows[:, None] * 37 + torch.arange(3) * 91) % weight.shape[0]
-    ids = ids + options.get("vocab_start", 0)
-    call = {"verify_rows": rows, **options}
-    law = sampling(rows)
-    some = {name: law[name] for name in ("cu_verify", "req_rows", "temperature")}
-    many = {"max_fallback_rows": max(len(rows), 1)}
-    return (
-        *lm_head_topk(h, weight, bias, k=1, **call),
-        *lm_head_topk(h, weight, bias, k=9, **call),
-        *lm_head_sample(h, weight, bias, **law, **many, **call),
-        *lm_head_gather(h, weight, ids, bias, **some, **call),
-        *lm_head_verify(h, weight, ids, bias, **law, **many, **call),
-    )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

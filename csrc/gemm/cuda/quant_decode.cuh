@@ -48,6 +48,50 @@ __device__ inline void decode_8_bits(Codes codes, uint32_t first, uint32_t secon
   }
 }
 
+// The pairs of eight codes of a lane's 16 bytes: those of the part-th 32 k.
+template <int kBits>
+__device__ inline void decode_part(Codes codes, const uint4& lane, int part, uint32_t (&pairs)[4]) {
+  const uint32_t words[4]{lane.x, lane.y, lane.z, lane.w};
+  if constexpr (kBits == 4) {
+    decode_int4(words[part], pairs);
+  } else {
+    decode_8_bits(codes, words[2 * part], words[2 * part + 1], pairs);
+  }
+}
+
+// The value of code 8, of 4 bits; `term`: the zero or the minimum.
+__device__ inline float offset_value(Offset offset, float scale, float term) {
+  return offset == Offset::kZeros ? (8.0f - term) * scale : fmaf(8.0f, scale, term);
+}
+
+// Chunks of wide groups find the scales where an earlier one has left them.
+__device__ inline bool has_new_scales(const QuantFormat& quant, int64_t k, bool is_first) {
+  return is_first || (k & (quant.group - 1)) == 0;
+}
+
+__device__ inline uint32_t load_word(const char* from, bool is_aligned) {
+  if (is_aligned) return *reinterpret_cast<const uint32_t*>(from);
+  uint32_t word = 0;
+  for (int i = 0; i < 4; ++i) word |= static_cast<uint32_t>(static_cast<uint8_t>(from[i])) << 8 * i;
+  return word;
+}
+
+// The t-th 16 bytes of a row of a tile's chunk, if it is narrow or the weight at an odd address.
+// Words that there are not are codes of zero.
+__device__ inline uint4 gather_codes(const QuantLayout& layout, const char* chunk, bool is_aligned,
+                                     int row, int t, int num_words) {
+  const bool is_narrow = num_words < QuantLayout::kChunkWords;
+  uint32_t words[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int place = 4 * t + i, word = layout.word_at(place);
+    const char* from = chunk + 4 * (row * num_words + (is_narrow ? word : place));
+    words[i] = layout.quant.bits() == 4 ? 0x88888888u : 0;
+    if (word < num_words) words[i] = load_word(from, is_aligned);
+  }
+  return {words[0], words[1], words[2], words[3]};
+}
+
 // A scale, zero or minimum, of its bits in the low or the high half of a word.
 __device__ inline float decode_scale(DType dtype, uint32_t word, bool is_high) {
   if (dtype == DType::kF32) return __uint_as_float(word);

@@ -132,46 +132,24 @@ struct QuantProduct {
           const char* from = row + chunk * kTileRows * kChunkRowBytes;
           cp_async_16(to, row != nullptr ? from : p.weight.data, row != nullptr ? 16 : 0);
         } else {
-          store_shared_16(to, gather_codes(row, place(f, half), chunk, num_words));
+          store_shared_16(to, gather(row, place(f, half), chunk, num_words));
         }
       }
     }
   }
 
   // The lane's words of a narrow chunk, or of a weight at an odd address.
-  __device__ uint4 gather_codes(const char* row, int in_tile, int64_t chunk, int num_words) const {
-    const uint32_t zeros = layout.quant.bits() == 4 ? 0x88888888u : 0;
-    const char* from = row - in_tile * kChunkRowBytes - 16 * t +
-                       chunk * kTileRows * kChunkRowBytes + in_tile * num_words * 4;
-    uint32_t words[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int place = 4 * t + i, word = layout.word_at(place);
-      const bool is_there = row != nullptr && word < num_words;
-      const int at = num_words < QuantLayout::kChunkWords ? word : place;
-      words[i] = is_there ? load_word(from + 4 * at) : zeros;
-    }
-    return {words[0], words[1], words[2], words[3]};
-  }
-
-  __device__ uint32_t load_word(const char* from) const {
-    if (weight_is_aligned) return *reinterpret_cast<const uint32_t*>(from);
-    uint32_t word = 0;
-    for (int i = 0; i < 4; ++i)
-      word |= static_cast<uint32_t>(static_cast<uint8_t>(from[i])) << 8 * i;
-    return word;
-  }
-
-  // Chunks of wide groups find the scales where an earlier one has left them.
-  __device__ bool has_new_scales(int64_t k, bool is_first) const {
-    return is_first || (k & (layout.quant.group - 1)) == 0;
+  __device__ uint4 gather(const char* row, int in_tile, int64_t chunk, int num_words) const {
+    const char* tile = row - in_tile * kChunkRowBytes - 16 * t + chunk * kTileRows * kChunkRowBytes;
+    return gather_codes(layout, tile, weight_is_aligned, in_tile, t,
+                        row == nullptr ? 0 : num_words);
   }
 
   __device__ void load_scales(uint32_t stage, int64_t chunk, bool is_first) const {
     const QuantFormat& quant = layout.quant;
     const int64_t first_k = chunk * layout.chunk_depth(),
                   num_groups = quant.num_groups(layout.depth);
-    if (!has_new_scales(first_k, is_first)) return;
+    if (!has_new_scales(quant, first_k, is_first)) return;
     const int lines = has_offsets ? 2 : 1, count = quant_scale_lines(quant) / lines;
     for (int i = 0; i < count * lines; ++i) {
       const int64_t group = first_k / quant.group + i / lines;
@@ -186,7 +164,7 @@ struct QuantProduct {
         if (weight_is_aligned) {
           cp_async_4(to, from, is_there ? 4 : 0);
         } else {
-          store_shared_4(to, is_there ? load_word(from) : 0);
+          store_shared_4(to, is_there ? load_word(from, weight_is_aligned) : 0);
         }
       }
     }
@@ -237,9 +215,7 @@ struct QuantProduct {
         };
         const float scale = number(0);
         scales[f][half] = scale;
-        offsets[f][half] = 0.0f;
-        if (quant.offset == Offset::kZeros) offsets[f][half] = (8.0f - number(1)) * scale;
-        if (quant.offset == Offset::kMins) offsets[f][half] = fmaf(8.0f, scale, number(1));
+        offsets[f][half] = has_offsets ? offset_value(quant.offset, scale, number(1)) : 0.0f;
       }
     }
   }
@@ -256,20 +232,13 @@ struct QuantProduct {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       const int64_t k = first_k + part * kRowScaleDepth;
-      if (has_new_scales(k, is_first && part == 0)) {
+      if (has_new_scales(layout.quant, k, is_first && part == 0)) {
         read_scales(stage, part * kRowScaleDepth / layout.quant.group);
       }
       uint32_t pairs[kFrags][2][4];
 #pragma unroll
       for (int i = 0; i < 2 * kFrags; ++i) {
-        const uint4& word = codes[i / 2][i % 2];
-        uint32_t (&to)[4] = pairs[i / 2][i % 2];
-        const uint32_t words[4]{word.x, word.y, word.z, word.w};
-        if constexpr (kBits == 4) {
-          decode_int4(words[part], to);
-        } else {
-          decode_8_bits(layout.quant.codes, words[2 * part], words[2 * part + 1], to);
-        }
+        decode_part<kBits>(layout.quant.codes, codes[i / 2][i % 2], part, pairs[i / 2][i % 2]);
       }
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {

@@ -10,26 +10,12 @@
 
 #include "device/rms.cuh"
 #include "gemm/cuda/launch.h"
+#include "gemm/cuda/quant_rows.cuh"
 
 namespace dflash {
 namespace {
 
 constexpr int kLanesPerScale = kRowScaleDepth / kVector;
-
-__device__ uint16_t high_half(float value) { return __float_as_uint(value) >> 16; }
-
-// The leading bits of each value, of which bf16 holds as many, leave it.
-__device__ void split_vector(const QuantRowsPlan& plan, BF16* to, float (&values)[kVector]) {
-  for (int plane = 0; plane < plan.num_planes; ++plane, to += plan.plane_stride) {
-    Pack<BF16> pack;
-    for (int j = 0; j < kVector; ++j) {
-      const float part = __uint_as_float(__float_as_uint(values[j]) & 0xffff0000u);
-      pack.elements[j] = {high_half(part)};
-      values[j] -= part;
-    }
-    *reinterpret_cast<Pack<BF16>*>(to) = pack;
-  }
-}
 
 // Values become codes; returns their scale: NaN if one of them is not finite. Four lanes hold the
 // numbers that share it.

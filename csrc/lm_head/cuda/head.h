@@ -53,7 +53,7 @@ struct HeadLaunch {
   IndexTable ids;      // [Tv, K]   of kGather and kVerify; -1: none
   ArrayOut<2> values;  // [Tv, K]   of kVerify
   HeadPlan plan;
-  void* x;               // [Tv, x_pitch]  rows in order, normed
+  void* x;               // [Tv, x_pitch]  rows in order, normed; for a quantised head its parts
   HeadRow* rows;         // [Tv]
   TileNodes* nodes;      // [Tv, num_tiles]
   StoredBest* bests;     // [Tv, num_groups]

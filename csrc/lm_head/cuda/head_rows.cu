@@ -9,6 +9,7 @@
 // Reference: python/dflash_ops/reference/lm_head.py
 
 #include "device/rms.cuh"
+#include "gemm/cuda/quant_rows.cuh"
 #include "lm_head/cuda/passes.h"
 
 namespace dflash {
@@ -24,7 +25,6 @@ __global__ void __launch_bounds__(kRmsChains)
   }
   const int64_t row = row_source(c.head.options, i).row;
   const T* from = c.head.h.at<T>(row < 0 ? 0 : row);
-  T* to = static_cast<T*>(c.x) + i * pitch;
   const bool is_normed = row >= 0 && c.head.norm_weight;
   const float scale = is_normed ? cta_rms_scale(from, depth, c.head.eps) : 0.0f;
   for (int64_t k = int64_t{kVector} * threadIdx.x; k < depth; k += kVector * kRmsChains) {
@@ -34,7 +34,12 @@ __global__ void __launch_bounds__(kRmsChains)
     } else if (row >= 0) {
       load_vector(from + k, 1, depth - k, values);
     }
-    store_vector(to + k, 1, depth - k, values);
+    const int64_t at = i * pitch + k;
+    if (c.head.weight.quant) {
+      split_vector(c.plan.quant_rows, static_cast<BF16*>(c.x) + at, values);
+    } else {
+      store_vector(static_cast<T*>(c.x) + at, 1, depth - k, values);
+    }
   }
 }
 

@@ -26,6 +26,7 @@ template <WgmmaShape kShape>
 struct ScanStorage {
   WgmmaStorage<kShape> product;
   HeadStorage<kShape.weight_rows(), kShape.tokens> rows;
+  PendingKeys<kGroup / kWarpSize> pending;
   uint64_t sums_full, sums_empty;  // mbarriers of the plane of sums
   bool is_idle;
 };
@@ -49,7 +50,7 @@ __global__ void __launch_bounds__(3 * kGroup)
   const int role = threadIdx.x / kGroup;
   if (role == 0) {
     grid_wait();
-    const HeadScan scan(c, shared.rows, shared.product.sums, first_token);
+    const HeadScan scan(c, shared.rows, shared.pending, shared.product.sums, first_token);
     if (is_store) {
       const bool is_idle = !scan.find_slots();
       if (threadIdx.x == 0) shared.is_idle = is_idle;

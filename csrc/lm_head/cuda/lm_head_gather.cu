@@ -9,12 +9,11 @@
 // Reference: python/dflash_ops/reference/lm_head.py
 
 #include "device/launch.cuh"
-#include "gemm/cuda/product.cuh"
 #include "lm_head/cuda/finish.cuh"
 #include "lm_head/cuda/launch.h"
 #include "lm_head/cuda/launch_sm90.h"
 #include "lm_head/cuda/passes.h"
-#include "lm_head/cuda/scan.cuh"
+#include "lm_head/cuda/product.cuh"
 
 namespace dflash {
 namespace {
@@ -28,8 +27,7 @@ __global__ void __launch_bounds__(kPickShape.threads())
   const HeadRow& row = c.rows[i];
   if (row.is_padded()) return;
   const auto place_of = [&](int j) { return given_place(c, i, first + j); };
-  const ProductParams product = head_product(c, i + 1);  // one token
-  Product<T, kPickShape>(product, shared, place_of, i).compute(shared);
+  compute_head<T, kPickShape>(c, shared, place_of, i, 1);
   const int j = static_cast<int>(threadIdx.x);
   if (j >= kPickShape.weight_rows() || first + j >= c.ids.num_cols) return;
   c.given_keys[i * c.ids.num_cols + first + j] =
@@ -99,9 +97,14 @@ cudaError_t launch_lm_head_gather(const LmHeadGatherParams& p, void* workspace,
   c.ids = p.ids;
   cudaError_t error = launch_head_rows(c, stream);
   if (p.ids.num_cols > 0) {
-    (void)with_dtype<float, BF16, F16>(p.head.h.dtype, [&]<class T>(std::type_identity<T>) {
+    const auto launch = [&]<class T>(std::type_identity<T>) {
       if (error == cudaSuccess) error = launch_given<T>(c, stream);
-    });
+    };
+    if (p.head.weight.quant) {
+      launch(std::type_identity<QuantisedHead>());
+    } else {
+      (void)with_dtype<float, BF16, F16>(p.head.h.dtype, launch);
+    }
   }
   if (error == cudaSuccess) error = launch_head_scan(c, stream);
   if (error != cudaSuccess) return error;

@@ -63,30 +63,35 @@ static __device__ void one_by_one(bool has_turn, F f) {
 template <int kIds, int kTokens>
 struct HeadStorage {
   uint64_t lists[kTokens][WarpKeys::kCount];  // kTop: the best keys; kRanks: counts
-  uint64_t pending[kHeadThreads / kWarpSize][WarpTopKeys::kPending];
   StoredBest bests[kTokens];
   TileNodes nodes[kIds / kLseBlock][kTokens];
   HeadRow rows[kTokens];
   int64_t slots[kTokens];  // of kStore; -1: none
 };
 
-// The rows of a CTA, by its first kHeadThreads threads. A warp owns rows warp, warp + 4, .. of the
-// tile; only sums of 64 ids are shared out otherwise, a thread each, as they are chains.
-template <int kIds, int kTokens>
+// Memory of as many warps, while they pick.
+template <int kWarps>
+using PendingKeys = uint64_t[kWarps][WarpTopKeys::kPending];
+
+// The rows of a CTA, by its first kWarps warps. A warp owns every kWarps-th row of the tile; only
+// sums of 64 ids are shared out otherwise, a thread each, as they are chains.
+template <int kIds, int kTokens, int kWarps>
 struct HeadScan {
-  static constexpr int kWarps = kHeadThreads / kWarpSize;
+  static constexpr int kThreads = kWarps * kWarpSize;
   static constexpr int kBarrier = 1;  // of these threads
 
   const HeadLaunch& c;
   HeadStorage<kIds, kTokens>& shared;
+  PendingKeys<kWarps>& pending;
   float* const sums;  // [kTokens][kIds + 4]   of a tile
   const int64_t first_token;
   const IdRange ids;
 
-  __device__ HeadScan(const HeadLaunch& launch, HeadStorage<kIds, kTokens>& storage, float* plane,
-                      int64_t token)
+  __device__ HeadScan(const HeadLaunch& launch, HeadStorage<kIds, kTokens>& storage,
+                      uint64_t (&keys)[kWarps][WarpTopKeys::kPending], float* plane, int64_t token)
       : c(launch),
         shared(storage),
+        pending(keys),
         sums(plane),
         first_token(token),
         ids(id_range(launch.head.options)) {
@@ -99,15 +104,17 @@ struct HeadScan {
       }
       shared.bests[i] = stored({});
     }
-    for (int k = i; k < kTokens * WarpKeys::kCount; k += kHeadThreads) {
+    for (int k = i; k < kTokens * WarpKeys::kCount; k += kThreads) {
       shared.lists[k / WarpKeys::kCount][k % WarpKeys::kCount] = 0;
     }
     sync();
   }
 
-  __device__ static void sync() { barrier_sync(kBarrier, kHeadThreads); }
+  __device__ static void sync() { barrier_sync(kBarrier, kThreads); }
 
-  __device__ int64_t num_tokens() const { return c.head.options.num_rows - first_token; }
+  __device__ int64_t num_tokens() const {
+    return min(c.plan.tile_rows, c.head.options.num_rows - first_token);
+  }
 
   template <class F>
   __device__ void for_own_rows(F f) const {
@@ -141,6 +148,7 @@ struct HeadScan {
   __device__ void sum_block() const {
     const int token = static_cast<int>(threadIdx.x) % kTokens;
     const int block = static_cast<int>(threadIdx.x) / kTokens;
+    if (block >= kIds / kLseBlock) return;
     const HeadRow& row = shared.rows[token];
     if (row.is_padded()) return;
     const float* z = logits(token) + block * kLseBlock;
@@ -220,7 +228,7 @@ struct HeadScan {
   __device__ void pick_top(int token, int64_t first_id, const float* z) const {
     WarpKeys best;
     best.load(shared.lists[token], WarpKeys::kCount);
-    WarpTopKeys top(shared.pending[warp_index()], best);
+    WarpTopKeys top(pending[warp_index()], best);
     _Pragma("unroll 1") for (int r = lane_index(); r < kIds; r += kWarpSize) {
       top.offer(z[r] > kMinusInf, candidate_key(z[r], first_id + r));
     }
@@ -271,7 +279,7 @@ struct HeadScan {
       if (lane_index() == 0) shared.slots[token] = is_stored ? slot : -1;
       is_any = is_any || is_stored;
     });
-    return barrier_or(kBarrier, kHeadThreads, is_any);
+    return barrier_or(kBarrier, kThreads, is_any);
   }
 
   __device__ void store(int64_t tile) const {

@@ -25,7 +25,7 @@ def logits64(h: Tensor, weight: Tensor, bias: Tensor | None, options: dict[str, 
     """``h @ weight.T + bias`` of every input row; pops what only the head takes."""
     norm_weight, eps = options.pop("norm_weight", None), options.pop("eps", 1e-6)
     round_logits = options.pop("round_logits", False)
-    format = options.pop("weight_format", None)
+    format, layout = options.pop("weight_format", None), options.pop("layout", "cpu")
     if format is not None or weight.dim() != 2:
         size = options.get("vocab_size")
         columns = weight.shape[0] * 32
@@ -35,7 +35,7 @@ def logits64(h: Tensor, weight: Tensor, bias: Tensor | None, options: dict[str, 
         weight = (
             unpack(weight, shape)
             if format is None
-            else parse(weight, shape, False, format).values()
+            else parse(weight, shape, False, format, layout).values()
         )
     x = h.double()
     if norm_weight is not None:
