@@ -49,7 +49,8 @@ inline constexpr KernelInstances kInstances[] = {
     {"rope_append_layers_kernel", 1},
     {"merge_states_kernel", kFloatTypes},
     {"plan_tiles_kernel", kFloatTypes},
-    {"tree_attention_kernel", kFloatTypes * 3},  // by the head dimension: 64, 128, 256
+    {"tree_attention_kernel", kFloatTypes * 3},       // by the head dimension: 64, 128, 256
+    {"tree_attention_sm90_kernel", kWgmmaTypes * 2},  // 128, 256
     {"merge_runs_kernel", kFloatTypes},
     {"pack_weight_kernel", 2},  // by the size of an element
     {"unpack_kernel", 2},

@@ -19,6 +19,7 @@ from sequences import (
 
 from dflash_ops import tree_attention
 
+pytestmark = pytest.mark.sm90
 OPTIONS = [{}, {"window_left": 70}, {"softcap": 2.0, "window_left": 600}]
 
 
@@ -74,8 +75,9 @@ def test_pages_and_neighbours_change_no_bit(device, length):
     for page_size in PAGE_SIZES:
         assert same_bits(rows_of(device, s, length - 1, 1, page_size, seed=page_size), alone)
 
-    call = make_call([(300, 70, False), (length - 1, 1, False), (5, 9, True)], (4, 1), (32, 32))
-    other = random_sequence(length, (4, 1), (32, 32), torch.float32, seed=10)  # make_call's second
+    requests = [(300, 70, False), (length - 1, 1, False), (5, 9, True)]
+    call = make_call(requests, (4, 1), (32, 32), dtype=torch.bfloat16)
+    other = random_sequence(length, (4, 1), (32, 32), torch.bfloat16, seed=10)  # make_call's second
     got = tree_attention(**moved(call, device))
     assert same_bits([x[70:71] for x in got], rows_of(device, other, length - 1, 1))
 

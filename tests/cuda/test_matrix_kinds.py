@@ -13,6 +13,7 @@ from dflash_ops import _C
 ARCHS = [80, 90]
 # Kernels of one product: an op takes one or another by what it is asked.
 HEAD = ("head_scan", "head_given")
+WGMMA = ("verify_gemm", "head_scan", "tree_attention")
 
 
 def without_n(kind):
@@ -42,7 +43,7 @@ def test_one_kind_per_op_type_and_architecture(arch):
     assert all(len(found) == 1 for found in kinds.values()), kinds
     found = {kernel for kernel, _ in kinds}
     assert {"verify_gemm_kernel", "tree_attention_kernel"} <= found
-    assert arch == 80 or {"verify_gemm_sm90_kernel", "head_scan_sm90_kernel"} <= found
+    assert arch == 80 or {f"{op}_sm90_kernel" for op in WGMMA} <= found
     assert found <= set(_C.kernel_instances), "a kernel that no list knows"
 
 

@@ -73,20 +73,25 @@ def test_memory_binds_the_head(op, num_rows):
         assert total(times) <= LITTLE * floor(times), times
 
 
-def test_memory_binds_tree_attention():
-    """One row and 32768 keys; the kernel over the keys, without the merge of its leaves."""
+# By rows: with 16 all 64 pairs of a CTA are there, and their softmax takes longer than HBM on H200.
+ATTENTION = {1: {}, 8: {}, 16: {"H200": 1.6}}
+
+
+@pytest.mark.parametrize("num_rows", ATTENTION)
+def test_memory_binds_tree_attention(num_rows):
+    """32768 keys; the kernel over the keys, without the merge of its leaves."""
     keys, page_size = 32768, 16
     pages = keys // page_size + 1
-    caches, q = empty(2, pages, page_size, KV_HEADS, HEAD_DIM), empty(1, HEADS, HEAD_DIM)
+    caches, q = empty(2, pages, page_size, KV_HEADS, HEAD_DIM), empty(num_rows, HEADS, HEAD_DIM)
     call = {
         "block_table": torch.arange(pages)[None],
-        "cu_rows": torch.tensor([0, 1]),
+        "cu_rows": torch.tensor([0, num_rows]),
         "ctx_lens": torch.tensor([keys]),
     }
-    for times in times_of_op(lambda: tree_attention(q, *caches, **call), sample=4).values():
+    for machine, times in times_of_op(lambda: tree_attention(q, *caches, **call), sample=4).items():
         t = max(times, key=lambda t: t.floor)
-        assert t.bound == "HBM" or t.machine == "H200", t  # there instructions take as long
-        assert t.total <= LITTLE * t.floor, t
+        assert t.bound == "HBM" or num_rows > 1, t
+        assert t.total <= ATTENTION[num_rows].get(machine, LITTLE) * t.floor, t
 
 
 def test_memory_binds_context_kv():

@@ -189,7 +189,8 @@ def test_the_pass_over_the_head_on_sm90_reads_it_once(num_rows, is_packed):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("dim", [64, 128, 256])
 @pytest.mark.parametrize("page_size", [1, 16])
-def test_tree_attention_reads_each_page_once(dim, dtype, page_size):
+@pytest.mark.parametrize("arch", [80, 90])
+def test_tree_attention_reads_each_page_once(dim, dtype, page_size, arch):
     """8 rows of 8 query heads fill a tile; 1024 keys of 2 KV heads."""
     kv_heads, keys, rows = 2, 1024, 8
     pages = torch.randn(2, (keys + 16) // page_size, page_size, kv_heads, dim).to(dtype)
@@ -199,9 +200,8 @@ def test_tree_attention_reads_each_page_once(dim, dtype, page_size):
         "cu_rows": torch.tensor([0, rows]),
         "ctx_lens": torch.tensor([keys]),
     }
-    counts, kernel = counted(
-        "tree_attention", lambda: tree_attention(q, pages[0], pages[1], **call)
-    )
+    name = {80: "tree_attention_kernel", 90: "tree_attention_sm90_kernel"}[arch]
+    counts, kernel = counted(name, lambda: tree_attention(q, pages[0], pages[1], **call), arch)
     once = touched(kernel, "k_cache", "v_cache")
     assert once * SECTOR == 2 * (keys + rows) * kv_heads * dim * dtype.itemsize
     assert asked(counts, "cp.async") <= SECTORS * once

@@ -95,6 +95,7 @@ struct MatrixBlock {
 // spoil pairs that do not see it. So they count as zeros first, and then, kind by kind, as ones,
 // which tells who sees how many.
 enum class Values : int { kStored, kFinite, kInfinities, kNegativeInfinities, kNans };
+inline constexpr int kCarefulPasses = 4;  // kFinite .. kNans
 
 template <class T>
 __device__ inline uint32_t value_half(uint32_t half, Values values) {
@@ -109,11 +110,11 @@ __device__ inline uint32_t value_half(uint32_t half, Values values) {
   }
 }
 
-// By all threads, in place.
-template <class T, int kDim>
-__device__ inline void replace_values(char* tile, Values values) {
+// By all threads that compute, in place.
+template <class T>
+__device__ inline void replace_values(char* tile, int num_bytes, Values values) {
   auto* words = reinterpret_cast<uint32_t*>(tile);
-  for (int i = threadIdx.x; i < kBlockKeys * kDim / 2; i += kAttentionThreads) {
+  for (int i = threadIdx.x; i < num_bytes / 4; i += kAttentionThreads) {
     const uint32_t word = words[i];
     words[i] = value_half<T>(word & 0xffff, values) | value_half<T>(word >> 16, values) << 16;
   }

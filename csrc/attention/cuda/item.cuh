@@ -52,7 +52,7 @@ struct AttentionItem {
   int is_spoilt;              // whether a leaf came to something that is not finite
   bool is_careful;            // whether its leaves are done again: TilePairs::attend_leaf
   float* states;              // where it sets states aside
-  KeyRange seen[kTilePairs];  // by position, by each row of the tile: TilePairs::find_rows
+  KeyRange seen[kTilePairs];  // by position, by each pair: TilePairs::find_rows
 
   __device__ void find(const AttendParams& a, int64_t index) {
     const ItemIndex place(a.op, a.plan, index);

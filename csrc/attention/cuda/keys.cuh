@@ -55,6 +55,12 @@ struct KeyBlock {
   int row;
 };
 
+// Of a block's keys, what the softmax needs to know.
+struct KeysSeen {
+  uint64_t present;                  // bit i: key i is there
+  const float *k_scales, *v_scales;  // read where the op has scales
+};
+
 // In shared memory, of the block at work and those that come.
 struct KeyTables {
   static constexpr int kSlots = 2;
@@ -65,44 +71,32 @@ struct KeyTables {
   float v_scales[kSlots][kBlockKeys];
   int nodes[kBlockKeys];  // own row at each position, -1: none
 
-  __device__ uint64_t present_bits(int slot) const {
-    return *reinterpret_cast<const uint64_t*>(present[slot]);
+  __device__ KeysSeen seen(int slot) const {
+    return {*reinterpret_cast<const uint64_t*>(present[slot]), k_scales[slot], v_scales[slot]};
   }
 };
 
-struct KeyRow {  // element offsets in the caches; -1: no key
-  int64_t k, v;
+// Whether all rows of a cache start at multiples of `unit` bytes.
+__device__ inline bool rows_start_at(const ArrayView<4>& cache, uint64_t element_bytes,
+                                     uint64_t unit) {
+  const uint64_t strides = cache.strides[0] | cache.strides[1] | cache.strides[2];
+  return (reinterpret_cast<uint64_t>(cache.data) | strides * element_bytes) % unit == 0;
+}
+
+struct PagePlace {  // page -1: no key
+  int64_t page, offset;
 };
 
-struct KeyLoader {
+// Where the keys of a block stand in the pages, for whoever loads them.
+struct KeyFinder {
   const TreeAttentionParams& p;
   const AttentionTile& tile;
-  const int64_t& kv_head;
-  KeyTables& tables;
-  KeyRow row{-1, -1};  // of key 16 * warp + lane % 16 of the block
 
-  __device__ KeyLoader(const TreeAttentionParams& params, const AttentionItem& item,
-                       KeyTables& shared)
-      : p(params), tile(item.tile), kv_head(item.kv_head), tables(shared) {}
-
-  // The row of sequence index `i`; `key`: where its scales go, by one lane of those that ask.
-  __device__ KeyRow find(int64_t i, int slot, int key) {
-    const int64_t in_table = i - tile.table_begin;
-    const int64_t page =
-        in_table < 0 ? -1 : p.pages.page(tile.state_row, in_table / p.pages.page_size);
-    if (page < 0) return {-1, -1};
-    const int64_t offset = in_table % p.pages.page_size;
-    if (lane_index() < 16) {
-      const auto scale = [&](const KvScale& scales) {
-        return scales.data == nullptr ? 1.0f : *scales.at(page, offset, kv_head);
-      };
-      tables.k_scales[slot][key] = scale(p.k_scale);
-      tables.v_scales[slot][key] = scale(p.v_scale);
-    }
-    const auto at = [&](const int64_t* strides) {
-      return page * strides[0] + offset * strides[1] + kv_head * strides[2];
-    };
-    return {at(p.k_cache.strides), at(p.v_cache.strides)};
+  __device__ PagePlace place(int64_t sequence_index) const {
+    const int64_t in_table = sequence_index - tile.table_begin;
+    if (in_table < 0) return {-1, 0};
+    const int64_t col = in_table / p.pages.page_size;
+    return {p.pages.page(tile.state_row, col), in_table - col * p.pages.page_size};
   }
 
   __device__ bool mask_allows(int64_t query_row, int64_t node) const {
@@ -110,24 +104,64 @@ struct KeyLoader {
     return (p.mask_bits(tile.first_row + query_row, node / 32) >> (node % 32) & 1) != 0;
   }
 
-  // Fills tables.nodes for one query row: of rows at one position the highest stays.
+  // Notes in `nodes`, by position, what one query row sees of own row j: of rows at one position
+  // the highest stays.
+  __device__ void place_node(const KeyBlock& block, const RowBounds& bounds, int64_t j,
+                             int* nodes) const {
+    const int64_t position = row_position(p, tile, j);
+    if (position < block.begin || position >= block.begin + kBlockKeys ||
+        position < bounds.window_begin || position >= bounds.window_end ||
+        !mask_allows(tile.row + block.row, j)) {
+      return;
+    }
+    if (p.pages.slot(tile.state_row, tile.ctx_len + j) < 0) {
+      add_status(p.status, tile.request, kOutOfRange);
+    } else if (atomicMax(&nodes[position - block.begin], static_cast<int>(j)) >= 0) {
+      add_status(p.status, tile.request, kBadTree);
+    }
+  }
+
+  // A key of a block that all rows share.
+  __device__ PagePlace shared_key(const KeyBlock& block, int key) const {
+    const int64_t position = block.begin + key;
+    if (position < tile.key_begin || position >= tile.key_end) return {-1, 0};
+    return place(position);
+  }
+
+  // A key of a block of one query row.
+  __device__ PagePlace own_key(const KeyBlock& block, const RowBounds& bounds, int key,
+                               const int* nodes) const {
+    const int64_t position = block.begin + key;
+    if (nodes[key] >= 0) return place(tile.ctx_len + nodes[key]);
+    if (position < bounds.window_begin || position >= bounds.keys_end) return {-1, 0};
+    const PagePlace found = place(position);
+    if (found.page < 0 && position >= tile.table_begin && position < tile.table_end) {
+      add_status(p.status, tile.request, kOutOfRange);
+    }
+    return found;
+  }
+};
+
+struct KeyRow {  // element offsets in the caches; -1: no key
+  int64_t k, v;
+};
+
+struct KeyLoader : KeyFinder {
+  const int64_t& kv_head;
+  KeyTables& tables;
+  KeyRow row{-1, -1};  // of key 16 * warp + lane % 16 of the block
+
+  __device__ KeyLoader(const TreeAttentionParams& params, const AttentionItem& item,
+                       KeyTables& shared)
+      : KeyFinder{params, item.tile}, kv_head(item.kv_head), tables(shared) {}
+
+  // Fills tables.nodes for one query row.
   __device__ void place_nodes(const KeyBlock& block, const RowBounds& bounds) {
     __syncthreads();  // the last block's are in use no more
     if (threadIdx.x < kBlockKeys) tables.nodes[threadIdx.x] = -1;
     __syncthreads();
-    const int64_t query_row = tile.row + block.row;
     for (int64_t j = threadIdx.x; j < tile.request_rows; j += kAttentionThreads) {
-      const int64_t position = row_position(p, tile, j);
-      if (position < block.begin || position >= block.begin + kBlockKeys ||
-          position < bounds.window_begin || position >= bounds.window_end ||
-          !mask_allows(query_row, j)) {
-        continue;
-      }
-      if (p.pages.slot(tile.state_row, tile.ctx_len + j) < 0) {
-        add_status(p.status, tile.request, kOutOfRange);
-      } else if (atomicMax(&tables.nodes[position - block.begin], static_cast<int>(j)) >= 0) {
-        add_status(p.status, tile.request, kBadTree);
-      }
+      place_node(block, bounds, j, tables.nodes);
     }
     __syncthreads();
   }
@@ -136,28 +170,28 @@ struct KeyLoader {
   // that load.
   __device__ void find_block(const KeyBlock& block, int slot) {
     const int key = 16 * warp_index() + lane_index() % 16;
-    const int64_t position = block.begin + key;
-    row = {-1, -1};
+    PagePlace found;
     if (block.row < 0) {
-      if (position >= tile.key_begin && position < tile.key_end) row = find(position, slot, key);
+      found = shared_key(block, key);
     } else {
       const RowBounds bounds(p, tile, tile.row + block.row);
       place_nodes(block, bounds);
-      const bool is_committed = position >= bounds.window_begin && position < bounds.keys_end;
-      const int node = tables.nodes[key];
-      if (node >= 0) {
-        row = find(tile.ctx_len + node, slot, key);
-      } else if (is_committed) {
-        row = find(position, slot, key);
-        if (row.k < 0 && position >= tile.table_begin && position < tile.table_end) {
-          add_status(p.status, tile.request, kOutOfRange);
-        }
-      }
+      found = own_key(block, bounds, key, tables.nodes);
     }
-    if (row.k < 0 && lane_index() < 16) {
-      tables.k_scales[slot][key] = tables.v_scales[slot][key] = 1.0f;
+    const auto at = [&](const int64_t* strides) {
+      return found.page * strides[0] + found.offset * strides[1] + kv_head * strides[2];
+    };
+    const bool is_there = found.page >= 0;
+    row = is_there ? KeyRow{at(p.k_cache.strides), at(p.v_cache.strides)} : KeyRow{-1, -1};
+    if (lane_index() < 16) {
+      const auto scale = [&](const KvScale& scales) {
+        return !is_there || scales.data == nullptr ? 1.0f
+                                                   : *scales.at(found.page, found.offset, kv_head);
+      };
+      tables.k_scales[slot][key] = scale(p.k_scale);
+      tables.v_scales[slot][key] = scale(p.v_scale);
     }
-    const uint32_t here = __ballot_sync(kFullMask, row.k >= 0);
+    const uint32_t here = __ballot_sync(kFullMask, is_there);
     if (lane_index() == 0) tables.present[slot][warp_index()] = static_cast<uint16_t>(here);
   }
 
@@ -166,9 +200,7 @@ struct KeyLoader {
   template <class T, int kDim>
   __device__ void copy(const ArrayView<4>& cache, int64_t dim, bool is_value, uint32_t to) const {
     constexpr int kPiece = 16 / sizeof(T), kPieces = kDim / kPiece;
-    const auto base = reinterpret_cast<uint64_t>(cache.data);
-    const uint64_t mask = cache.strides[0] | cache.strides[1] | cache.strides[2];
-    const bool is_same = cache.dtype == dtype_of<T>();
+    const bool is_copied = cache.dtype == dtype_of<T>() && rows_start_at(cache, sizeof(T), 16);
     const int64_t own = is_value ? row.v : row.k;
 #pragma unroll 1
     for (int i = lane_index(); i < 16 * kPieces; i += kWarpSize) {
@@ -176,7 +208,7 @@ struct KeyLoader {
       const int64_t at = __shfl_sync(kFullMask, own, in_warp);
       const bool is_there = at >= 0 && piece * kPiece < dim;
       const uint32_t slot = to + piece_offset(16 * warp_index() + in_warp, piece);
-      if (is_same && (base | mask * sizeof(T)) % 16 == 0) {
+      if (is_copied) {
         const T* from = static_cast<const T*>(cache.data) + (is_there ? at + piece * kPiece : 0);
         cp_async_16(slot, from, is_there ? 16 : 0);
         continue;
@@ -187,7 +219,7 @@ struct KeyLoader {
             cache.dtype, [&]<class U>(std::type_identity<U>) {
               const U* from = static_cast<const U*>(cache.data) + at + piece * kPiece;
               constexpr uint64_t kUnit = Piece<U, kPiece>::kAlignment;
-              words = converted<T>(Piece<U, kPiece>(from, (base | mask * sizeof(U)) % kUnit == 0));
+              words = converted<T>(Piece<U, kPiece>(from, rows_start_at(cache, sizeof(U), kUnit)));
             });
       }
       store_shared_16(slot, words);

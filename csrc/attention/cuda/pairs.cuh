@@ -27,17 +27,17 @@ struct TilePairs {
     return p.q.at<T>(item.tile.first_row + row_of(pair)) + head_of(pair) * p.q.strides[1];
   }
 
-  // By all threads: what each row sees by position.
+  // By all threads that compute: what each pair sees by position.
   __device__ void find_rows() {
-    for (int i = threadIdx.x; i < item.tile.num_rows; i += kAttentionThreads) {
-      const RowBounds bounds(p, item.tile, item.tile.row + i);
+    for (int i = threadIdx.x; i < item.num_pairs; i += kAttentionThreads) {
+      const RowBounds bounds(p, item.tile, row_of(i));
       item.seen[i] = {bounds.window_begin, bounds.keys_end};
       if (item.is_first_run && bounds.exceeds(item.tile))
         add_status(p.status, item.tile.request, kOutOfRange);
     }
   }
 
-  // By all threads: q to shared memory, zeros where there is no pair and past its end.
+  // By all threads that compute: q to shared memory, zeros where there is no pair and past its end.
   __device__ void load_queries(uint32_t to) const {
     constexpr int kPieces = kDim / 8;
     for (int i = threadIdx.x; i < kTilePairs * kPieces; i += kAttentionThreads) {
@@ -55,19 +55,21 @@ struct TilePairs {
   __device__ uint64_t visible_bits(int half, const KeyBlock& block, uint64_t present) {
     const int pair = lane_pair(half);
     if (pair >= item.num_pairs) return 0;
-    const int row = pair / item.num_heads;
-    if (block.row >= 0) return row == block.row ? present : 0;
-    const KeyRange seen = item.seen[row];
+    if (block.row >= 0) return pair / item.num_heads == block.row ? present : 0;
+    const KeyRange seen = item.seen[pair];
     const uint64_t wanted = range_bits(seen.begin, seen.end, block.begin);
-    const uint64_t in_table = range_bits(item.tile.table_begin, item.tile.table_end, block.begin);
-    if ((wanted & in_table & ~present) != 0) add_status(p.status, item.tile.request, kOutOfRange);
+    const uint64_t missing = wanted & ~present;
+    if (missing != 0) {
+      const auto in_table = range_bits(item.tile.table_begin, item.tile.table_end, block.begin);
+      if ((missing & in_table) != 0) add_status(p.status, item.tile.request, kOutOfRange);
+    }
     return wanted & present;
   }
 
   // Products to scores, in log units.
-  __device__ void scale(const KeyTables& tables, int slot, Scores& scores) const {
+  __device__ void scale(const KeysSeen& keys, Scores& scores) const {
     if (p.k_scale.data != nullptr) {
-      const float* scales = tables.k_scales[slot] + 2 * (lane_index() % 4);
+      const float* scales = keys.k_scales + 2 * (lane_index() % 4);
 #pragma unroll
       for (int i = 0; i < kKeyTiles * 4; ++i) scores[i / 4][i % 4] *= scales[8 * (i / 4) + i % 2];
     }
@@ -88,22 +90,30 @@ struct TilePairs {
   }
 
   // Scores become weights; alpha is what the old sums and values are multiplied by.
-  __device__ void softmax(const KeyBlock& block, const KeyTables& tables, int slot, Values values,
+  __device__ void softmax(const KeyBlock& block, const KeysSeen& keys, Values values,
                           Scores& scores, float (&alpha)[2]) {
     const int t = lane_index() % 4;
-    const uint64_t present = tables.present_bits(slot);
-    scale(tables, slot, scores);
+    scale(keys, scores);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const uint64_t bits = visible_bits(r, block, present) >> (2 * t);
+      if (warp_pair + 8 * r >= item.num_pairs) {  // none of these rows is a pair
+        alpha[r] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < kKeyTiles * 2; ++i) scores[i / 2][2 * r + i % 2] = 0.0f;
+        continue;
+      }
+      const uint64_t visible = visible_bits(r, block, keys.present), bits = visible >> (2 * t);
       const auto is_visible = [&](int i) { return (bits >> (8 * (i / 2) + i % 2) & 1) != 0; };
+      if (__any_sync(kFullMask, ~visible != 0)) {
+#pragma unroll
+        for (int i = 0; i < kKeyTiles * 2; ++i) {
+          float& x = scores[i / 2][2 * r + i % 2];
+          x = is_visible(i) ? x : kNoScore;
+        }
+      }
       float max = state.max[r];
 #pragma unroll
-      for (int i = 0; i < kKeyTiles * 2; ++i) {
-        float& x = scores[i / 2][2 * r + i % 2];
-        x = is_visible(i) ? x : kNoScore;
-        max = fmaxf(max, x);
-      }
+      for (int i = 0; i < kKeyTiles * 2; ++i) max = fmaxf(max, scores[i / 2][2 * r + i % 2]);
       max = fmaxf(max, __shfl_xor_sync(kFullMask, max, 1));
       max = fmaxf(max, __shfl_xor_sync(kFullMask, max, 2));
       const float base = max == kNoScore ? 0.0f : max;
@@ -113,7 +123,7 @@ struct TilePairs {
 #pragma unroll
       for (int i = 0; i < kKeyTiles * 2; ++i) {
         float& x = scores[i / 2][2 * r + i % 2];
-        x = is_visible(i) ? exp_f32(x - base) : 0.0f;
+        x = exp_f32(x - base);  // 0 where there is no score
         sum += x;
       }
       state.sum[r] = fmaf(state.sum[r], alpha[r], sum);
@@ -124,7 +134,7 @@ struct TilePairs {
           scores[i / 2][2 * r + i % 2] = is_visible(i) ? 1.0f : 0.0f;
         }
       } else if (p.v_scale.data != nullptr) {
-        const float* scales = tables.v_scales[slot] + 2 * t;
+        const float* scales = keys.v_scales + 2 * t;
 #pragma unroll
         for (int i = 0; i < kKeyTiles * 2; ++i) {
           float& x = scores[i / 2][2 * r + i % 2];

@@ -14,6 +14,7 @@
 // Reference: python/dflash_ops/reference/attention.py
 
 #include "attention/cuda/launch.h"
+#include "attention/cuda/launch_sm90.h"
 #include "attention/cuda/leaf_blocks.cuh"
 #include "attention/cuda/merge_runs.cuh"
 #include "attention/cuda/pairs.cuh"
@@ -81,10 +82,10 @@ struct Attend {
       if (blocks.has(next)) loader.find_block(next, slot ^ 1);
       load_keys(blocks.has(next));
       if (blocks.has(block)) {
-        if (works) pairs.softmax(block, loader.tables, slot, values, scores, alpha);
+        if (works) pairs.softmax(block, loader.tables.seen(slot), values, scores, alpha);
         wait_for_copies<1>();  // values
         if (values != Values::kStored) {
-          replace_values<T, kDim>(smem + kQueryBytes + kBlockBytes, values);
+          replace_values<T>(smem + kQueryBytes + kBlockBytes, kBlockBytes, values);
           __syncthreads();
         }
         if (works) Block::accumulate(scores, v_smem, p.v_dim, alpha, pairs.state);
@@ -124,7 +125,9 @@ struct Attend {
       }
       __syncthreads();  // the keys are read
       load_values(true);
-      if (works) pairs.softmax(block, loader.tables, slot, Values::kStored, scores, alpha);
+      if (works) {
+        pairs.softmax(block, loader.tables.seen(slot), Values::kStored, scores, alpha);
+      }
       wait_for_copies<0>();
       if (works) {
         Block::accumulate(scores, reinterpret_cast<float*>(smem) + pairs.warp_pair * kBlockKeys,
@@ -175,10 +178,16 @@ cudaError_t launch_all(const AttendParams& a, AttentionTile* tiles, cudaStream_t
   plan_tiles_kernel<T><<<1, kPlanThreads, 0, stream>>>(a.op, a.plan, tiles);
   if (a.plan.num_items == 0) return cudaGetLastError();
   cudaError_t error = cudaErrorInvalidValue;
-  (void)with_constant<64, 128, 256>(
-      padded_head_dim(a.op), [&](auto padded) { error = launch_attend<T, padded()>(a, stream); });
+  if (const auto sm90 = launch_attend_sm90(a, stream)) {
+    error = *sm90;
+  } else {
+    (void)with_constant<64, 128, 256>(
+        padded_head_dim(a.op), [&](auto padded) { error = launch_attend<T, padded()>(a, stream); });
+  }
   if (error != cudaSuccess || a.plan.num_splits == 1) return error;
-  merge_runs_kernel<T><<<a.plan.num_items / a.plan.num_splits, kMergeThreads, 0, stream>>>(a);
+  const dim3 grid(static_cast<unsigned>(a.plan.num_items / a.plan.num_splits),
+                  static_cast<unsigned>(merge_runs_ctas(a.op, a.plan)));
+  merge_runs_kernel<T><<<grid, kMergeThreads, 0, stream>>>(a);
   return cudaGetLastError();
 }
 

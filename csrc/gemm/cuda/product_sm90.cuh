@@ -9,6 +9,7 @@
 //          the tokens once per CTA
 #pragma once
 
+#include "device/ring.cuh"
 #include "device/sm90.cuh"
 #include "gemm/cuda/plan_sm90.h"
 #include "gemm/cuda/product.cuh"
@@ -21,20 +22,6 @@ struct WgmmaStorage {
   alignas(16) float sums[kShape.plane_floats()];
   uint64_t full[kShape.stages];
   uint64_t empty[kShape.stages];
-};
-
-// A place in the ring.
-template <int kStages>
-struct Ring {
-  int stage = 0;
-  uint32_t parity;  // of the phase to wait for
-
-  __device__ explicit Ring(uint32_t first_parity) : parity(first_parity) {}
-  __device__ void advance() {
-    if (++stage < kStages) return;
-    stage = 0;
-    parity ^= 1;
-  }
 };
 
 // The barriers of the ring: full counts the producer's threads, and one more that tells what bulk
