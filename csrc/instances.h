@@ -45,7 +45,7 @@ inline constexpr KernelInstances kInstances[] = {
     {"walk_kernel", 1},
     {"draw_scan_kernel", 1},
     {"draw_finish_kernel", 1},
-    {"rope_append_kv_kernel", kFloatTypes},
+    {"rope_append_kv_kernel", 1},
     {"rope_append_layers_kernel", 1},
     {"merge_states_kernel", kFloatTypes},
     {"plan_tiles_kernel", kFloatTypes},

@@ -182,20 +182,22 @@ __device__ __forceinline__ void append(const RopeAppendKvParams& p) {
   }
 }
 
-template <class T>
-__global__ void __launch_bounds__(kRowsPerCta* kWarpSize)
-    rope_append_kv_kernel(const __grid_constant__ RopeAppendKvParams p) {
-  append<T>(p);
-}
-
-__global__ void __launch_bounds__(kRowsPerCta* kWarpSize)
-    rope_append_layers_kernel(const __grid_constant__ RopeAppendLayers layers) {
-  const RopeAppendKvParams& p = layers.layers[blockIdx.z];
+__device__ __forceinline__ void append_rows(const RopeAppendKvParams& p) {
   switch (p.k.dtype) {
     case DType::kBF16: return append<BF16>(p);
     case DType::kF16: return append<F16>(p);
     default: return append<float>(p);
   }
+}
+
+__global__ void __launch_bounds__(kRowsPerCta* kWarpSize)
+    rope_append_kv_kernel(const __grid_constant__ RopeAppendKvParams p) {
+  append_rows(p);
+}
+
+__global__ void __launch_bounds__(kRowsPerCta* kWarpSize)
+    rope_append_layers_kernel(const __grid_constant__ RopeAppendLayers p) {
+  append_rows(p.layers[blockIdx.z]);
 }
 
 }  // namespace
@@ -204,9 +206,7 @@ cudaError_t launch_rope_append_kv(const RopeAppendKvParams& p, cudaStream_t stre
   if (p.num_rows == 0) return cudaSuccess;  // a grid of 0 CTAs is a launch error
   const dim3 grid(static_cast<uint32_t>(rope_row_ctas(p.num_rows)),
                   static_cast<uint32_t>(rope_head_ctas(p.num_q_heads, p.num_kv_heads)));
-  (void)with_dtype<float, BF16, F16>(p.q.dtype, [&]<class T>(std::type_identity<T>) {
-    rope_append_kv_kernel<T><<<grid, kRowsPerCta * kWarpSize, 0, stream>>>(p);
-  });
+  rope_append_kv_kernel<<<grid, kRowsPerCta * kWarpSize, 0, stream>>>(p);
   return cudaGetLastError();
 }
 
