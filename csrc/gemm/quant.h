@@ -52,6 +52,16 @@ static constexpr int code_shift(int bits, int64_t k) {
   return i / 2 * bits + (i % 2 == 0 ? 16 : 0);
 }
 
+// Codes of consecutive k, the first one lowest, as they stand in a word.
+static constexpr uint32_t word_of_codes(int bits, uint32_t codes) {
+  const auto even = [bits](uint32_t x) {  // every other code, side by side
+    if (bits == 4) x = (x & 0x0f0f0f0f) | (x & 0x0f0f0f0f) >> 4;
+    x &= 0x00ff00ff;
+    return (x | x >> 8) & 0xffff;
+  };
+  return even(codes) << 16 | even(codes >> bits);
+}
+
 // c of a code; exact in bf16.
 static constexpr float code_value(Codes codes, uint32_t code) {
   switch (codes) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <bit>
-#include <cmath>
 
 #include "gemm/params.h"
 
@@ -23,13 +22,22 @@ static constexpr uint32_t integer_bits(DType dtype, uint32_t value) {
 
 static constexpr uint32_t nibble(uint32_t word, int64_t i) { return word >> (4 * i) & 15; }
 
-// A source has the code of (row, k), and the bits of the scale and of the zero or minimum of
-// (row, group).
+// A source has the code of (row, k); those of as many k from there on as a word holds, the first
+// one lowest; and the bits of the scale and of the zero or minimum of (row, group).
+
+static constexpr uint32_t four_bytes(const uint8_t* bytes) {
+  uint32_t word = 0;
+  for (int i = 0; i < 4; ++i) word |= static_cast<uint32_t>(bytes[i]) << 8 * i;
+  return word;
+}
 
 struct PlainSource {  // int8 or fp8, one byte each
   const PackQuantParams& p;
 
   constexpr uint32_t code(int64_t row, int64_t k) const { return p.weight.at<uint8_t>(row)[k]; }
+  constexpr uint32_t codes(int64_t row, int64_t k) const {
+    return four_bytes(p.weight.at<uint8_t>(row) + k);
+  }
   constexpr uint32_t scale(int64_t row, int64_t group) const {
     return scale_bits(p.scales, row / p.block_rows, p.is_one_group ? 0 : group);
   }
@@ -52,6 +60,16 @@ struct GgufSource {
     const uint8_t* codes = at(row, k / 32) + kHead;
     return kBits == 8 ? codes[k % 32] : nibble(codes[k % 16], k % 32 / 16);
   }
+  constexpr uint32_t codes(int64_t row, int64_t k) const {
+    const uint8_t* from = at(row, k / 32) + kHead;
+    if (kBits == 8) return four_bytes(from + k % 32);
+    const auto low = [&](int64_t i) {  // the nibbles of four bytes, side by side
+      uint32_t x = four_bytes(from + k % 16 + i) >> (k % 32 / 16 * 4) & 0x0f0f0f0f;
+      x = (x | x >> 4) & 0x00ff00ff;
+      return (x | x >> 8) & 0xffff;
+    };
+    return low(0) | low(4) << 16;
+  }
   constexpr uint32_t scale(int64_t row, int64_t group) const { return half_at(at(row, group)); }
   constexpr uint32_t term(int64_t row, int64_t group) const { return half_at(at(row, group) + 2); }
 };
@@ -70,6 +88,12 @@ struct GroupedSource {
   constexpr uint32_t code(int64_t row, int64_t k) const {
     if (kIsAwq) return of_outputs(p.weight.at<uint32_t>(k)[row / 8], row);
     return nibble(p.weight.at<uint32_t>(k / 8)[row], k % 8);
+  }
+  constexpr uint32_t codes(int64_t row, int64_t k) const {
+    if (!kIsAwq) return p.weight.at<uint32_t>(k / 8)[row];
+    uint32_t word = 0;
+    for (int i = 0; i < 8; ++i) word |= code(row, k + i) << 4 * i;
+    return word;
   }
   constexpr int64_t group_of(int64_t group) const { return p.is_one_group ? 0 : group; }
   constexpr uint32_t scale(int64_t row, int64_t group) const {
@@ -99,7 +123,7 @@ static constexpr void with_source(const PackQuantParams& p, F f) {
 static constexpr float quant_value(Offset offset, float c, float scale, float term) {
   switch (offset) {
     case Offset::kZeros: return (c + (8.0f - term)) * scale;
-    case Offset::kMins: return std::fma(c + 8.0f, scale, term);
+    case Offset::kMins: return (c + 8.0f) * scale + term;  // of fp16: the product is exact
     default: return c * scale;
   }
 }
