@@ -29,7 +29,8 @@ static typename V::Reg load_part(const T* row, int64_t from, int64_t dim) {
   return V::widen(rest);
 }
 
-// rows -> out [num_rows, stride] in float, columns past dim zeroed up to the stride.
+// rows -> out [num_rows, stride] in float, columns past dim zeroed up to the stride. Without scales
+// nothing is multiplied: words of two bf16 come this way, and one may look like a denormal.
 template <class V>
 static void load_rows(const GatheredRows& in, float* out, int64_t stride) {
   (void)with_dtype<float, BF16, F16, F8E4M3, F8E5M2, int8_t>(in.dtype, [&]<class T>(T) {
@@ -38,7 +39,8 @@ static void load_rows(const GatheredRows& in, float* out, int64_t stride) {
       const typename V::Reg scale = V::broadcast(scale_of(in, i));
       int64_t col = 0;
       for (; col < in.dim; col += V::kWidth) {
-        V::store(out + i * stride + col, V::mul(load_part<V>(row, col, in.dim), scale));
+        const typename V::Reg x = load_part<V>(row, col, in.dim);
+        V::store(out + i * stride + col, in.scales == nullptr ? x : V::mul(x, scale));
       }
       for (; col < stride; ++col) out[i * stride + col] = 0.0f;
     }
