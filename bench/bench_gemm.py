@@ -71,8 +71,8 @@ def gemm_cases(device, num_outputs: int, depth: int, rows: tuple[int, ...]) -> I
 
 def peers(x: Tensor, weight: Tensor, plain: Rotation) -> dict:
     result = {"torch linear": lambda: torch.nn.functional.linear(x, plain.next())}
-    if x.device.type == "cpu" and torch.backends.mkldnn.is_available():
-        ops = torch.ops.mkldnn  # what torch.compile's freezing uses
+    ops = torch.ops.mkldnn  # what torch.compile's freezing uses
+    if x.device.type == "cpu" and ops._is_mkldnn_bf16_supported():
         reordered = Rotation(weight, lambda w: ops._reorder_linear_weight(w, len(x)))
         result["oneDNN prepacked"] = lambda: ops._linear_pointwise(
             x, reordered.next(), None, "none", [], ""

@@ -157,7 +157,7 @@ def _refuse(message: str) -> None:
 
 def model_table(times: Iterable[Times]) -> str:
     head = ("launches", *RESOURCES, "tail", "launch", "sum", "CTAs/SM", "KB/SM", "binds")
-    lines = [f"{'model, no measurement; us':30}" + "".join(f"{name:>9}" for name in head)]
+    lines = [f"{'model, not a measurement; us:':30}" + "".join(f"{name:>9}" for name in head)]
     for t in times:
         numbers = [*t.resources.values(), t.tail, t.launch, t.total]
         cells = f"{t.launches:9}" + "".join(f"{x:9.2f}" for x in numbers)

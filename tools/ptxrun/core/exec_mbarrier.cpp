@@ -170,9 +170,8 @@ void arrive_or_expect(Warp& w, const Instruction& in, uint32_t mask) {
   ++w.view.clocks[w.id];
 }
 
-// refs: address, result, parity or state. A failed wait ends the warp's turn. A try_wait sleeps
-// until the phase is over, so that counters hold no round of its loop but those where it fails for
-// no reason.
+// refs: address, result, parity or state. A failed wait ends the warp's turn. To fail again is
+// time, not work: counters leave it out.
 void wait(Warp& w, const Instruction& in, uint32_t mask) {
   uint32_t complete = 0;
   const bool fails = w.cta->grid->options.landing == Landing::kRandom && !in.flag &&
@@ -194,14 +193,14 @@ void wait(Warp& w, const Instruction& in, uint32_t mask) {
     state.complete_copy.reset();
     join(w.view, state.complete);
   });
-  const uint32_t asleep = fails || in.flag ? 0 : mask & ~complete;
-  w.set_mask(in.refs[1], complete, mask & ~asleep);
+  w.set_mask(in.refs[1], complete, mask);
+  const int64_t failed_at = std::exchange(w.failed_at, complete == 0 ? in.index : -1);
   if (complete == mask) return;
   w.park(w.active, w.pc);
-  w.park(asleep, static_cast<int32_t>(in.index));
-  Counter& counter = w.cta->grid->counters[in.index];
-  counter.runs -= asleep == mask;
-  counter.lanes -= static_cast<uint64_t>(std::popcount(asleep));
+  if (failed_at == w.failed_at) {
+    w.cta->grid->counters[in.index].take_back(mask);
+    w.goes_round = true;
+  }
   w.is_spinning = w.has_waited = true;
   w.state = WarpState::kYield;
 }

@@ -6,6 +6,7 @@
 #include <climits>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "core/async.h"
 
@@ -265,9 +266,8 @@ void Grid::step_warp(Warp& w) {
     }
     ++w.pc;
     ++num_instructions;
-    Counter& counter = counters[in.index];
-    ++counter.runs;
-    counter.lanes += static_cast<uint64_t>(std::popcount(mask));
+    // The branch back to a wait that fails again is no more work than the wait.
+    if (!std::exchange(w.goes_round, false)) counters[in.index].run_by(mask);
     const bool has_products = !w.in_flight.empty() || !w.being_read.empty();
     if (mask != 0 && !(has_products && puts_off(w, in, mask))) in.run(w, in, mask);
     if (w.state != WarpState::kReady || is_stopped) return;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <map>
 #include <memory>
 #include <optional>
@@ -34,6 +35,14 @@ struct Counter {
   uint64_t ideal_waves = 0;
 
   void operator+=(const Counter& other);
+  void run_by(uint32_t mask) {
+    ++runs;
+    lanes += static_cast<uint64_t>(std::popcount(mask));
+  }
+  void take_back(uint32_t mask) {
+    --runs;
+    lanes -= static_cast<uint64_t>(std::popcount(mask));
+  }
 };
 
 // Which 32-byte sectors of an allocation a launch has read and written.

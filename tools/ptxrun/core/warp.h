@@ -81,6 +81,8 @@ struct Warp {
   int32_t next = 0;  // smallest pc among the lanes that wait
   int32_t pcs[kLanes] = {};
   WarpState state = WarpState::kReady;
+  int64_t failed_at = -1;    // index of the last wait, if it failed
+  bool goes_round = false;   // back to it, as before
   bool is_spinning = false;  // a wait has just failed: let other lanes go first
   bool has_waited = false;   // this turn ended in a failed wait
   uint32_t rotation = 0;
