@@ -13,6 +13,9 @@ namespace dflash {
 
 enum class DType : int32_t { kF32, kBF16, kF16, kF8E4M3, kF8E5M2, kI8 };
 
+// Of an element of kF32, kBF16 or kF16.
+static constexpr int64_t float_bytes(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
+
 struct BF16 {
   uint16_t bits;
 };

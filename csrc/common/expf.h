@@ -20,24 +20,28 @@ static constexpr float power_of_two(uint32_t exponent) {  // -126 .. 127, as two
   return std::bit_cast<float>((exponent + 127) << 23);
 }
 
+struct Exp {  // what it is made of, for loops over vectors too
+  static constexpr float kLog2E = 0x1.715476p+0f;
+  static constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  static constexpr float kLn2High = 0x1.62ep-1f, kLn2Low = 0x1.0bfbe8p-15f;
+  // Minimax in relative error: (exp(r) - 1 - r) / r^2, by the power of r in exp(r).
+  static constexpr float kTo6 = 0x1.6a23e6p-10f, kTo5 = 0x1.123a1ep-7f, kTo4 = 0x1.5558f2p-5f;
+  static constexpr float kTo3 = 0x1.555492p-3f, kTo2 = 0x1.fffffcp-2f;
+};
+
 // e^x for x from -105 to 89, or NaN.
 static constexpr float exp_in_range(float x) {
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  constexpr float kLn2High = 0x1.62ep-1f, kLn2Low = 0x1.0bfbe8p-15f;
-  const float shifted = std::fma(x, 0x1.715476p+0f, kRound);
-  const float n = shifted - kRound;
-  const float r = std::fma(n, -kLn2Low, std::fma(n, -kLn2High, x));  // |r| <= ln(2) / 2
-
-  // Minimax in relative error: (exp(r) - 1 - r) / r^2.
-  float p = 0x1.6a23e6p-10f;
-  p = std::fma(p, r, 0x1.123a1ep-7f);
-  p = std::fma(p, r, 0x1.5558f2p-5f);
-  p = std::fma(p, r, 0x1.555492p-3f);
-  p = std::fma(p, r, 0x1.fffffcp-2f);
+  const float shifted = std::fma(x, Exp::kLog2E, Exp::kRound);
+  const float n = shifted - Exp::kRound;
+  const float r = std::fma(n, -Exp::kLn2Low, std::fma(n, -Exp::kLn2High, x));  // |r| <= ln(2) / 2
+  float p = std::fma(Exp::kTo6, r, Exp::kTo5);
+  p = std::fma(p, r, Exp::kTo4);
+  p = std::fma(p, r, Exp::kTo3);
+  p = std::fma(p, r, Exp::kTo2);
   const float y = 1.0f + std::fma(r * r, p, r);
 
   // 2^n in two factors: n reaches -151 and 128, and only the last product rounds.
-  const uint32_t n_bits = std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(kRound);
+  const uint32_t n_bits = std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(Exp::kRound);
   const uint32_t half = (n_bits >> 1) | (n_bits & 0x80000000);
   return y * power_of_two(half) * power_of_two(n_bits - half);
 }

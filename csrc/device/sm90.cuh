@@ -142,12 +142,13 @@ __device__ inline void wgmma(float (&sums)[4][4], uint64_t a, uint64_t b) {
       : "l"(a), "l"(b), "C"(WgmmaType<T>::kName));
 }
 
-template <class T>
+// kAdds: false for the first of a chain, which takes the sums for zeros.
+template <class T, bool kAdds = true>
 __device__ inline void wgmma(float (&sums)[8][4], uint64_t a, uint64_t b) {
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.%34.%34 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, "
       "%10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, "
-      "%28, %29, %30, %31}, %32, %33, 1, 1, 1, 0, 0;"
+      "%28, %29, %30, %31}, %32, %33, %35, 1, 1, 0, 0;"
       : "+f"(sums[0][0]), "+f"(sums[0][1]), "+f"(sums[0][2]), "+f"(sums[0][3]), "+f"(sums[1][0]),
         "+f"(sums[1][1]), "+f"(sums[1][2]), "+f"(sums[1][3]), "+f"(sums[2][0]), "+f"(sums[2][1]),
         "+f"(sums[2][2]), "+f"(sums[2][3]), "+f"(sums[3][0]), "+f"(sums[3][1]), "+f"(sums[3][2]),
@@ -155,7 +156,7 @@ __device__ inline void wgmma(float (&sums)[8][4], uint64_t a, uint64_t b) {
         "+f"(sums[5][0]), "+f"(sums[5][1]), "+f"(sums[5][2]), "+f"(sums[5][3]), "+f"(sums[6][0]),
         "+f"(sums[6][1]), "+f"(sums[6][2]), "+f"(sums[6][3]), "+f"(sums[7][0]), "+f"(sums[7][1]),
         "+f"(sums[7][2]), "+f"(sums[7][3])
-      : "l"(a), "l"(b), "C"(WgmmaType<T>::kName));
+      : "l"(a), "l"(b), "C"(WgmmaType<T>::kName), "n"(kAdds));
 }
 
 template <class T>

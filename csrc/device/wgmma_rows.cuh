@@ -13,25 +13,8 @@ __device__ inline uint64_t matrix_of_128_byte_rows(uint32_t address) {
   return kSwizzle128 << 62 | kEightRows >> 4 << 32 | 1 << 16 | (address & 0x3ffff) >> 4;
 }
 
-// sums[64][64] += a[64][16] b[16][64], both in shared memory with k along the rows. kAdds: false
-// for the first of a chain, which takes the sums for zeros. A lane holds what wgmma gives it.
-template <class T, bool kAdds>
-__device__ inline void wgmma_of_shared(float (&sums)[8][4], uint64_t a, uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.%34.%34 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, "
-      "%10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, "
-      "%28, %29, %30, %31}, %32, %33, %35, 1, 1, 0, 0;"
-      : "+f"(sums[0][0]), "+f"(sums[0][1]), "+f"(sums[0][2]), "+f"(sums[0][3]), "+f"(sums[1][0]),
-        "+f"(sums[1][1]), "+f"(sums[1][2]), "+f"(sums[1][3]), "+f"(sums[2][0]), "+f"(sums[2][1]),
-        "+f"(sums[2][2]), "+f"(sums[2][3]), "+f"(sums[3][0]), "+f"(sums[3][1]), "+f"(sums[3][2]),
-        "+f"(sums[3][3]), "+f"(sums[4][0]), "+f"(sums[4][1]), "+f"(sums[4][2]), "+f"(sums[4][3]),
-        "+f"(sums[5][0]), "+f"(sums[5][1]), "+f"(sums[5][2]), "+f"(sums[5][3]), "+f"(sums[6][0]),
-        "+f"(sums[6][1]), "+f"(sums[6][2]), "+f"(sums[6][3]), "+f"(sums[7][0]), "+f"(sums[7][1]),
-        "+f"(sums[7][2]), "+f"(sums[7][3])
-      : "l"(a), "l"(b), "C"(WgmmaType<T>::kName), "n"(kAdds));
-}
-
-// The same with a in registers, as mma_m16n8k16 has it, and with k down the rows of b.
+// sums[64][64] += a[64][16] b[16][64], with a in registers, as mma_m16n8k16 has it, and b in shared
+// memory with k down its rows. kAdds as for wgmma.
 template <class T, bool kAdds>
 __device__ inline void wgmma_of_registers(float (&sums)[8][4], const uint32_t (&a)[4], uint64_t b) {
   asm volatile(

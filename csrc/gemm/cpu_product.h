@@ -38,7 +38,7 @@ struct PackedX {
     rows.data = first;
     const int64_t grain = row_grain(form.depth);
     torch::stable::parallel_for(0, num_rows, grain, [&](int64_t begin, int64_t end) {
-      const int64_t bytes = x.dtype == DType::kF32 ? 4 : 2;
+      const int64_t bytes = float_bytes(x.dtype);
       for (int64_t i = begin; i < end; ++i) {
         char* to = first + i * rows.row_bytes;
         const int64_t row = row_of(i);

@@ -44,9 +44,8 @@ struct GemmWeight {
   }
   // Whether the next one's rows follow in memory, as slices of one tensor do: both are one weight.
   bool is_followed_by(const GemmWeight& next) const {
-    const int64_t element = dtype == DType::kF32 ? 4 : 2;
     const int64_t bytes =
-        is_packed ? num_blocks() * block_bytes() : num_rows * row_stride * element;
+        is_packed ? num_blocks() * block_bytes() : num_rows * row_stride * float_bytes(dtype);
     return !is_pair && !next.is_pair && !quant && !next.quant && dtype == next.dtype &&
            depth == next.depth && is_packed == next.is_packed && row_stride == next.row_stride &&
            (!is_packed || num_rows % kBlock == 0) &&

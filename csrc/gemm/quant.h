@@ -34,7 +34,7 @@ struct QuantFormat {
     return (num_k + 32 / bits() - 1) / (32 / bits());
   }
   constexpr int64_t code_bytes(int64_t num_k) const { return num_words(num_k) * kLanes * 4; }
-  constexpr int64_t line_bytes() const { return kLanes * (scale_dtype == DType::kF32 ? 4 : 2); }
+  constexpr int64_t line_bytes() const { return kLanes * float_bytes(scale_dtype); }
   constexpr int64_t tail_bytes() const {  // of what follows a group's codes
     return line_bytes() * (offset == Offset::kNone ? 1 : 2);
   }
@@ -52,13 +52,19 @@ static constexpr int code_shift(int bits, int64_t k) {
   return i / 2 * bits + (i % 2 == 0 ? 16 : 0);
 }
 
+// Every other byte, or nibble, of a word, from the lowest on, side by side.
+static constexpr uint32_t even_bytes(uint32_t x) {
+  x &= 0x00ff00ff;
+  return (x | x >> 8) & 0xffff;
+}
+static constexpr uint32_t even_nibbles(uint32_t x) {
+  x &= 0x0f0f0f0f;
+  return even_bytes(x | x >> 4);
+}
+
 // Codes of consecutive k, the first one lowest, as they stand in a word.
 static constexpr uint32_t word_of_codes(int bits, uint32_t codes) {
-  const auto even = [bits](uint32_t x) {  // every other code, side by side
-    if (bits == 4) x = (x & 0x0f0f0f0f) | (x & 0x0f0f0f0f) >> 4;
-    x &= 0x00ff00ff;
-    return (x | x >> 8) & 0xffff;
-  };
+  const auto even = [bits](uint32_t x) { return bits == 4 ? even_nibbles(x) : even_bytes(x); };
   return even(codes) << 16 | even(codes >> bits);
 }
 

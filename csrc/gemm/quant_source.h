@@ -63,12 +63,10 @@ struct GgufSource {
   constexpr uint32_t codes(int64_t row, int64_t k) const {
     const uint8_t* from = at(row, k / 32) + kHead;
     if (kBits == 8) return four_bytes(from + k % 32);
-    const auto low = [&](int64_t i) {  // the nibbles of four bytes, side by side
-      uint32_t x = four_bytes(from + k % 16 + i) >> (k % 32 / 16 * 4) & 0x0f0f0f0f;
-      x = (x | x >> 4) & 0x00ff00ff;
-      return (x | x >> 8) & 0xffff;
+    const auto nibbles = [&](int64_t i) {
+      return even_nibbles(four_bytes(from + k % 16 + i) >> (k % 32 / 16 * 4));
     };
-    return low(0) | low(4) << 16;
+    return nibbles(0) | nibbles(4) << 16;
   }
   constexpr uint32_t scale(int64_t row, int64_t group) const { return half_at(at(row, group)); }
   constexpr uint32_t term(int64_t row, int64_t group) const { return half_at(at(row, group) + 2); }

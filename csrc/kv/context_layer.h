@@ -27,14 +27,13 @@ struct ContextStack {
 // are many, and a launch of its own is little beside a layer's work.
 template <class F>
 void for_each_stack(const ContextKvParams& p, const F& f) {
-  const int64_t element_bytes = p.features.dtype == DType::kF32 ? 4 : 2;
   for (int64_t first = 0; first < p.num_layers;) {
     ContextStack stack{p.layers + first, 1, p.layers[first].weight};
     for (; first + stack.num_layers < p.num_layers; ++stack.num_layers) {
       const GemmWeight& next = p.layers[first + stack.num_layers].weight;
       const int64_t rows = stack.weight.num_rows + next.num_rows;
       if (stack.num_layers == kMaxStackedLayers || !stack.weight.is_followed_by(next) ||
-          rows * p.num_rows * element_bytes > kMaxStackedBytes) {
+          rows * p.num_rows * float_bytes(p.features.dtype) > kMaxStackedBytes) {
         break;
       }
       stack.weight.num_rows = rows;

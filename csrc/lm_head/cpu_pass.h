@@ -57,7 +57,7 @@ inline Head::Head(const HeadParams& params, const std::vector<RowSource>& source
   char* first = memory_.get() + (kLine - address % kLine) % kLine;
   packed_.data = first;
   torch::stable::parallel_for(0, num_slots(), 16, [&](int64_t begin, int64_t end) {
-    const int64_t bytes = p_.h.dtype == DType::kF32 ? 4 : 2;
+    const int64_t bytes = float_bytes(p_.h.dtype);
     for (int64_t slot = begin; slot < end; ++slot) {
       const char* from =
           static_cast<const char*>(p_.h.data) + source(slot).row * p_.h.strides[0] * bytes;
@@ -86,7 +86,7 @@ inline void Head::logits(int64_t span, int64_t first_slot, int64_t count, float*
   }
   if (p_.bias) {
     float bias[kSpan];
-    const int64_t bytes = p_.bias.dtype == DType::kF32 ? 4 : 2;
+    const int64_t bytes = float_bytes(p_.bias.dtype);
     span_kernels().load(static_cast<const char*>(p_.bias.data) + first_col * bytes, p_.bias.dtype,
                         last_col - first_col, bias);
     for (int64_t r = 0; r < count; ++r) {

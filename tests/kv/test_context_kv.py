@@ -61,6 +61,11 @@ def same(a, b):
     return torch.equal(a.float().nan_to_num(99).cpu(), b.float().nan_to_num(99).cpu())
 
 
+def assert_same_caches(call, want):
+    for name in ("k_caches", "v_caches"):
+        assert all(same(a, b) for a, b in zip(call[name], want[name], strict=True))
+
+
 def composed(call):
     """What the op stands for, in public ops."""
     context = rmsnorm(verify_gemm(call["features"], call["fc"]), call["hidden_norm"])
@@ -98,8 +103,7 @@ def test_is_its_steps_bit_for_bit(device, rows, groups, normed, packed, dtype, s
         call["fc"] = pack_weight(call["fc"])
         call["kv_weights"] = [pack_weight(w) for w in call["kv_weights"]]
     context_kv(**call)
-    for name in ("k_caches", "v_caches"):
-        assert all(same(a, b) for a, b in zip(call[name], want[name], strict=True))
+    assert_same_caches(call, want)
 
 
 STACKED_DIMS = ((2, 8, 8), (1, 16, 16), (4, 8, 8), (1, 8, 6), (1, 8, 6))  # 32, 32, 64, 14, 14
@@ -119,8 +123,7 @@ def test_weights_that_follow_one_another(device, packed, gap, dtype):
     stack = torch.cat(slices).split([len(s) for s in slices])
     call["kv_weights"] = [part[: len(w)] for part, w in zip(stack, weights, strict=True)]
     context_kv(**call)
-    for name in ("k_caches", "v_caches"):
-        assert all(same(a, b) for a, b in zip(call[name], want[name], strict=True))
+    assert_same_caches(call, want)
 
 
 def test_rows_of_a_stack_are_limited(device):
@@ -135,8 +138,7 @@ def test_rows_of_a_stack_are_limited(device):
     call |= {k: torch.nn.functional.pad(call[k], more, value=-1) for k in ("positions", "slots")}
     call["features"] = torch.nn.functional.pad(call["features"], (0, 0, *more))
     context_kv(**call | {"status": None})
-    for name in ("k_caches", "v_caches"):
-        assert all(same(a, b) for a, b in zip(call[name], want[name], strict=True))
+    assert_same_caches(call, want)
 
 
 # Bytes of a row of features around one and two shares of a CTA.
@@ -147,8 +149,7 @@ def test_wide_features(device, depth):
     want = changed(call, torch.clone)
     composed(want)
     context_kv(**call)
-    for name in ("k_caches", "v_caches"):
-        assert all(same(a, b) for a, b in zip(call[name], want[name], strict=True))
+    assert_same_caches(call, want)
 
 
 def test_equals_reference(device):
@@ -192,8 +193,8 @@ def test_rows_that_are_not_stored_are_not_read(device):
     context_kv(**want)
     call["features"][[0, 1, 2, 3, 6]] = math.nan
     context_kv(**call)
+    assert_same_caches(call, want)
     for name in ("k_caches", "v_caches"):
-        assert all(same(a, b) for a, b in zip(call[name], want[name], strict=True))
         assert int((~call[name][0].isnan().all(-1).all(-1)).sum()) == 2
 
 
@@ -220,8 +221,7 @@ def test_a_row_does_not_depend_on_the_others(device):
         }
         one |= {k: alone[k][row : row + 1] for k in ("positions", "status")}
         context_kv(**alone | one)
-    for name in ("k_caches", "v_caches"):
-        assert all(same(a, b) for a, b in zip(alone[name], call[name], strict=True))
+    assert_same_caches(alone, call)
 
 
 @pytest.mark.parametrize("index", [torch.int32, torch.int64])
@@ -236,8 +236,7 @@ def test_any_strides_in_place(device, index):
     call |= {k: spread(call[k].to(index)) for k in ("positions", "slots")}
     call["status"] = spread(call["status"])
     context_kv(**call)
-    for name in ("k_caches", "v_caches"):
-        assert all(same(a, b) for a, b in zip(call[name], want[name], strict=True))
+    assert_same_caches(call, want)
 
 
 def test_addresses_past_32_bits(device):

@@ -22,16 +22,6 @@ SHAPES = [(64, 64, 64), (104, 136, 208), (16, 256, 128)]
 
 
 @pytest.fixture(scope="module")
-def sm80():
-    return program("cutlass_sm80.cu", "sm_80")
-
-
-@pytest.fixture(scope="module")
-def sm90():
-    return program("cutlass_sm90.cu", "sm_90a")
-
-
-@pytest.fixture(scope="module")
 def mixed():
     return program("cutlass_mixed.cu", "sm_90a")
 

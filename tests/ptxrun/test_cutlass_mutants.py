@@ -5,7 +5,7 @@ Shapes use every stage again, within the sums of one tile for sm_80, and for sm_
 tile: a CTA that waits within a tile would hide that it does not between tiles."""
 
 import pytest
-from cutlass_gemm import BF16, COOPERATIVE, PINGPONG, program, run_sm80, run_sm90
+from cutlass_gemm import BF16, COOPERATIVE, PINGPONG, run_sm80, run_sm90
 from dropped import assert_each_matters, drop, granted, move_box, shift
 
 long = pytest.mark.long
@@ -80,16 +80,6 @@ COOPERATIVE_ONLY = [
     pytest.param(r"ld\.shared", drop, {}, marks=long),
     pytest.param(r"ld\.shared", shift(0, 4), {}, marks=long),
 ]
-
-
-@pytest.fixture(scope="module")
-def sm80():
-    return program("cutlass_sm80.cu", "sm_80")
-
-
-@pytest.fixture(scope="module")
-def sm90():
-    return program("cutlass_sm90.cu", "sm_90a")
 
 
 @pytest.mark.parametrize(("pattern", "change", "reasons"), SM80)

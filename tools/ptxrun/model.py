@@ -111,7 +111,7 @@ def modelled(k: KernelSum, r: Resources, m: Machine, ptx_instructions: int) -> T
         **{name: time / ctas * busiest for name, time in one_sm.items()},
     }
     return Times(
-        kernel=k.kernel.partition("@")[0],
+        kernel=k.kernel,
         launches=n,
         machine=m.name,
         resources=full,
@@ -140,13 +140,14 @@ def model_of(
         with using(**options), emulated(_refuse, arch):
             call()
         for k in by_kernel():
-            name = k.kernel.partition("@")[0]
+            name = k.kernel.partition("@")[0]  # without its grid
             ptx = image_of(name, arch)
             census = _ptxrun.Module(ptx).census(name)
             for machine in machines:
                 if machine.ptx_arch == arch:
                     resources = assembled(ptx, machine.sass_arch)[name]
-                    times.append(modelled(k, resources, machine, sum(census.values())))
+                    one = k._replace(kernel=name)
+                    times.append(modelled(one, resources, machine, sum(census.values())))
         counters(reset=True)
     return times
 

@@ -27,16 +27,15 @@ static constexpr float max_f32(float a, float b) { return a > b ? a : b; }
 // normal numbers, which are 0 here. It needs no clamp: what overflows on the way is not chosen.
 template <class V>
 static typename V::Reg exp_of_difference(typename V::Reg x) {
-  constexpr float kRound = 12582912.0f;       // 1.5 * 2^23: adding it rounds to an integer
   constexpr float kLowest = -0x1.5d589ep+6f;  // exp of it is 2^-126
   const auto c = [](float value) { return V::broadcast(value); };
-  const typename V::Reg shifted = V::fma(x, c(0x1.715476p+0f), c(kRound));
-  const typename V::Reg n = V::sub(shifted, c(kRound));
-  const typename V::Reg r = V::fma(n, c(-0x1.0bfbe8p-15f), V::fma(n, c(-0x1.62ep-1f), x));
-  typename V::Reg p = V::fma(c(0x1.6a23e6p-10f), r, c(0x1.123a1ep-7f));
-  p = V::fma(p, r, c(0x1.5558f2p-5f));
-  p = V::fma(p, r, c(0x1.555492p-3f));
-  p = V::fma(p, r, c(0x1.fffffcp-2f));
+  const typename V::Reg shifted = V::fma(x, c(Exp::kLog2E), c(Exp::kRound));
+  const typename V::Reg n = V::sub(shifted, c(Exp::kRound));
+  const typename V::Reg r = V::fma(n, c(-Exp::kLn2Low), V::fma(n, c(-Exp::kLn2High), x));
+  typename V::Reg p = V::fma(c(Exp::kTo6), r, c(Exp::kTo5));
+  p = V::fma(p, r, c(Exp::kTo4));
+  p = V::fma(p, r, c(Exp::kTo3));
+  p = V::fma(p, r, c(Exp::kTo2));
   const typename V::Reg y = V::add(c(1.0f), V::fma(V::mul(r, r), p, r));
   return V::zero_below(V::mul(y, V::power_of_two(shifted)), x, c(kLowest));
 }

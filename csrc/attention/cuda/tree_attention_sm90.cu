@@ -63,9 +63,9 @@ struct TileConsumer {
       if (step / kSteps >= num_columns(p.k_dim)) break;
       const int at = (step / kSteps * kColumnBytes + step % kSteps * 32) >> 4;
       if (step == 0) {
-        wgmma_of_shared<T, false>(scores, q, k);
+        wgmma<T, false>(scores, q, k);
       } else {
-        wgmma_of_shared<T, true>(scores, q + at, k + at);
+        wgmma<T>(scores, q + at, k + at);
       }
     }
     wgmma_commit();

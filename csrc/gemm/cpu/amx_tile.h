@@ -5,17 +5,16 @@
 // those below likewise; zero<t>(); load<t>(p, stride); store<t>(p, stride); dot<sum, x, weight>().
 #pragma once
 
-#include <algorithm>
 #include <cstring>
 
-#include "gemm/cpu/kernels.h"
+#include "gemm/cpu/tile.h"
 
 namespace dflash {
 namespace {
 
 constexpr int kTileRowBytes = 64;  // 32 k of a row of x; 16 sums
 constexpr int kTileK = 32, kTileMaxRows = 16;
-constexpr int64_t kWeightRowBytes = GemmWeight::kBlock * 4;  // a pair of k for a block's outputs
+constexpr int64_t kWeightRowBytes = kBlock * 4;  // a pair of k for a block's outputs
 
 // Sums are tiles 0 .. 3: of 16 rows, then those below, 16 outputs each; x has 4 and 5, a weight 6
 // and 7.
@@ -66,11 +65,11 @@ void tile_chunk(const char* weight, const char* x, int64_t row_bytes, int64_t nu
     const TileTail tail(weight, x, row_bytes, num_rows, num_k);
     multiply_tiles<Tiles, kHasBelow>(tail.weight, tail.x, kTileRowBytes);
   }
-  constexpr int kHalf = GemmWeight::kBlock / 2, kStride = GemmWeight::kBlock * 4;
+  constexpr int kHalf = kBlock / 2, kStride = kBlock * 4;
   Tiles::template store<0>(to, kStride);
   Tiles::template store<1>(to + kHalf, kStride);
   if constexpr (kHasBelow) {
-    float* below = to + kTileMaxRows * GemmWeight::kBlock;
+    float* below = to + kTileMaxRows * kBlock;
     Tiles::template store<2>(below, kStride);
     Tiles::template store<3>(below + kHalf, kStride);
   }
@@ -81,24 +80,24 @@ template <class Tiles, class Chunk>
 void tile_sums(const Chunk& chunk, int64_t depth, const PackedRows& rows, int64_t first_row,
                int64_t num_rows, float* sums) {
   constexpr int64_t kMaxRows = 2 * kTileMaxRows;
-  const int64_t passes = (num_rows + kMaxRows - 1) / kMaxRows;
-  for (int64_t pass = 0, row = 0; pass < passes; ++pass) {
-    const int64_t count = num_rows / passes + (pass < num_rows % passes);
+  alignas(64) float products[kMaxRows * kBlock];
+  for_each_pass(num_rows, kMaxRows, [&](int64_t, int64_t, int64_t row, int64_t count) {
     const int64_t below = std::max<int64_t>(0, count - kTileMaxRows);
     Tiles::configure(static_cast<int>(count - below), static_cast<int>(below));
     for (int64_t k = 0; k < depth; k += kGemmChunk) {
       const int64_t num_k = std::min(kGemmChunk, depth - k);
       const char* x = rows.data + (first_row + row) * rows.row_bytes + k * 2;
-      alignas(64) float products[kMaxRows * GemmWeight::kBlock];
-      float* total = sums + row * GemmWeight::kBlock;
+      float* total = sums + row * kBlock;
       float* to = k == 0 ? total : products;
-      const auto run = below > 0 ? tile_chunk<Tiles, true> : tile_chunk<Tiles, false>;
-      run(chunk(k, num_k), x, rows.row_bytes, count, num_k, to);
+      if (below > 0) {
+        tile_chunk<Tiles, true>(chunk(k, num_k), x, rows.row_bytes, count, num_k, to);
+      } else {
+        tile_chunk<Tiles, false>(chunk(k, num_k), x, rows.row_bytes, count, num_k, to);
+      }
       if (k == 0) continue;
-      for (int64_t i = 0; i < count * GemmWeight::kBlock; ++i) total[i] += products[i];
+      for (int64_t i = 0; i < count * kBlock; ++i) total[i] += products[i];
     }
-    row += count;
-  }
+  });
   Tiles::release();
 }
 

@@ -23,8 +23,6 @@ int64_t row_bytes(DType dtype, const RowForm& form) {
   return ((bytes + 63) / 64 | 1) * 64;
 }
 
-int64_t float_bytes(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
-
 constexpr int64_t kPiece = 512;  // elements that a loop over a row keeps on the stack
 
 // to[0 .. count) = elements first .. of the normed row, rounded to T.

@@ -17,7 +17,7 @@ namespace {
 
 // The i-th row of a matrix of a float type.
 const char* row_of(const void* data, DType dtype, int64_t stride, int64_t i) {
-  return static_cast<const char*>(data) + i * stride * (dtype == DType::kF32 ? 4 : 2);
+  return static_cast<const char*>(data) + i * stride * float_bytes(dtype);
 }
 
 struct Sum {

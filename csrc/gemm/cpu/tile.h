@@ -201,7 +201,7 @@ void typed_sums(const GemmWeight& w, int64_t block, const PackedRows& rows, int6
                 int64_t num_rows, float* sums) {
   if (!w.is_packed) return plain_sums<V, kDType>(w, block, rows, first_row, num_rows, sums);
   const char* weight = static_cast<const char*>(w.data) + block * w.block_bytes();
-  constexpr int64_t kBytes = kDType == DType::kF32 ? 4 : 2;
+  constexpr int64_t kBytes = float_bytes(kDType);
   for (int64_t k = 0; k < w.depth; k += kGemmChunk) {
     const int64_t num_k = std::min(kGemmChunk, w.depth - k);
     chunk_sums<V, kDType>(weight + k * kBlock * kBytes, rows, first_row, num_rows, k, num_k, sums);

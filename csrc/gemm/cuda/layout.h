@@ -15,8 +15,6 @@ inline constexpr int kChunkRowBytes = 64;  // 4 lanes of 16 bytes
 // Where the 16-byte unit `unit` of a whole chunk's row stands, and which stands there.
 constexpr int turned_unit(int row, int unit) { return unit ^ row / 2 % 4; }
 
-constexpr int64_t element_bytes(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
-
 // The rows of a weight in blocks of 16.
 struct RowBlocks {
   int64_t num_rows;
@@ -57,7 +55,7 @@ struct WeightLayout : RowBlocks {
   constexpr explicit WeightLayout(const GemmWeight& w)
       : RowBlocks(w),
         depth(w.dtype == DType::kF32 ? w.depth : (w.depth + 1) / 2 * 2),
-        chunk_depth(kChunkRowBytes / element_bytes(w.dtype)),
+        chunk_depth(kChunkRowBytes / float_bytes(w.dtype)),
         num_chunks((w.depth + chunk_depth - 1) / chunk_depth),
         num_blocks(w.num_blocks() * GemmWeight::kBlock / kTileRows) {}
 

@@ -52,7 +52,7 @@ cudaError_t launch_pack_weight(const PackWeightParams& p, cudaStream_t stream) {
   const WeightLayout layout(p.plain);
   const int64_t count = layout.num_blocks * kTileRows * layout.depth;
   if (count == 0) return cudaSuccess;  // a grid of 0 CTAs is a launch error
-  if (element_bytes(p.plain.dtype) == 4) {
+  if (float_bytes(p.plain.dtype) == 4) {
     pack_weight_kernel<uint32_t><<<pack_ctas(count), kPackThreads, 0, stream>>>(p);
   } else {
     pack_weight_kernel<uint16_t><<<pack_ctas(count), kPackThreads, 0, stream>>>(p);
@@ -63,7 +63,7 @@ cudaError_t launch_pack_weight(const PackWeightParams& p, cudaStream_t stream) {
 cudaError_t launch_unpack(const UnpackParams& p, cudaStream_t stream) {
   const int64_t count = p.packed.num_rows * p.packed.depth;
   if (count == 0) return cudaSuccess;
-  if (element_bytes(p.packed.dtype) == 4) {
+  if (float_bytes(p.packed.dtype) == 4) {
     unpack_kernel<uint32_t><<<pack_ctas(count), kPackThreads, 0, stream>>>(p);
   } else {
     unpack_kernel<uint16_t><<<pack_ctas(count), kPackThreads, 0, stream>>>(p);

@@ -15,8 +15,6 @@
 namespace dflash {
 namespace {
 
-int64_t element_bytes(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
-
 // A matrix of one of the float types.
 struct Matrix {
   std::vector<char> memory;
@@ -24,11 +22,11 @@ struct Matrix {
   int64_t num_cols;
 
   Matrix(int64_t num_rows, int64_t num_cols, DType dtype)
-      : memory(num_rows * num_cols * element_bytes(dtype)), dtype(dtype), num_cols(num_cols) {}
+      : memory(num_rows * num_cols * float_bytes(dtype)), dtype(dtype), num_cols(num_cols) {}
 
   ArrayView<2> view() { return {memory.data(), dtype, {num_cols, 1}}; }
   ArrayView<3> heads(int64_t first_col, int64_t head_dim) {
-    return {memory.data() + first_col * element_bytes(dtype), dtype, {num_cols, head_dim, 1}};
+    return {memory.data() + first_col * float_bytes(dtype), dtype, {num_cols, head_dim, 1}};
   }
 };
 

@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kBlock)
     packed.slots[g * p.num_rows + place] = is_own ? p.slots(g, row) : -1;
   }
   if (!is_own) return;
-  const int64_t bytes = p.features.dtype == DType::kF32 ? 4 : 2;
+  const int64_t bytes = float_bytes(p.features.dtype);
   copy_row(static_cast<const char*>(p.features.data) + row * p.features.strides[0] * bytes,
            packed.features + place * packed.features_pitch, p.fc.depth * bytes);
 }
@@ -89,8 +89,7 @@ struct Matrix {
   ArrayView<2> view() const { return {data, dtype, {pitch, 1}}; }
   ArrayOut<2> out() const { return {data, dtype, {pitch, 1}}; }
   ArrayView<3> heads(int64_t first_col, int64_t head_dim) const {
-    const int64_t bytes = dtype == DType::kF32 ? 4 : 2;
-    return {data + first_col * bytes, dtype, {pitch, head_dim, 1}};
+    return {data + first_col * float_bytes(dtype), dtype, {pitch, head_dim, 1}};
   }
 };
 

@@ -12,7 +12,7 @@ static void run_cuda(const ContextKvParams& p, const Tensor& features) {
   int64_t widest = 0;
   for_each_stack(
       p, [&](const ContextStack& stack) { widest = std::max(widest, stack.weight.num_rows); });
-  const int64_t element_bytes = p.features.dtype == DType::kF32 ? 4 : 2;
+  const int64_t element_bytes = float_bytes(p.features.dtype);
   const ContextKvPlan plan =
       plan_context_kv(p.num_rows, p.num_groups, p.fc.depth, p.fc.num_rows, widest, element_bytes);
   const Tensor workspace = new_tensor(features, {plan.workspace_bytes}, ScalarType::Byte);

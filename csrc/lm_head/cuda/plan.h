@@ -82,7 +82,7 @@ constexpr HeadPlan plan_head(const HeadParams& p, int64_t num_ids = 0) {
   plan.num_groups =
       std::clamp<int64_t>(kHeadCtas / std::max<int64_t>(plan.row_tiles, 1), 1, plan.num_tiles);
   plan.x_pitch = up(p.weight.depth, 8);  // rows start at multiples of 16 bytes
-  const int64_t x_bytes = num_rows * plan.x_pitch * element_bytes(p.h.dtype);
+  const int64_t x_bytes = num_rows * plan.x_pitch * float_bytes(p.h.dtype);
   plan.nodes_offset = up(p.weight.quant ? plan.quant_rows.workspace_bytes : x_bytes, 16);
   plan.bests_offset = plan.nodes_offset + num_rows * plan.num_tiles * kTileNodesBytes;
   plan.keys_offset = plan.bests_offset + num_rows * plan.num_groups * kBestBytes;

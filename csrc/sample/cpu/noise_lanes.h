@@ -19,8 +19,8 @@ class NoiseLanes {
     for (int round = 0; round < kRounds; ++round) {
       keys_[round][0] = L::broadcast(low);
       keys_[round][1] = L::broadcast(high);
-      low += 0x9e3779b9;
-      high += 0xbb67ae85;
+      low += Philox::kKeyStepLow;
+      high += Philox::kKeyStepHigh;
     }
   }
 
@@ -30,8 +30,8 @@ class NoiseLanes {
       typename L::Reg c0 = L::add(L::broadcast(first_group + i), L::indices());
       typename L::Reg c1 = token_, c2 = purpose_, c3 = anchor_;
       _Pragma("GCC unroll 10") for (int round = 0; round < kRounds; ++round) {
-        const typename L::Reg product0 = L::multiply(c0, L::broadcast(0xd2511f53));
-        const typename L::Reg product2 = L::multiply(c2, L::broadcast(0xcd9e8d57));
+        const typename L::Reg product0 = L::multiply(c0, L::broadcast(Philox::kMultiplier0));
+        const typename L::Reg product2 = L::multiply(c2, L::broadcast(Philox::kMultiplier2));
         c0 = L::exclusive_or(L::upper_half(product2), c1, keys_[round][0]);
         c2 = L::exclusive_or(L::upper_half(product0), c3, keys_[round][1]);
         c1 = product2;
@@ -42,7 +42,7 @@ class NoiseLanes {
   }
 
  private:
-  static constexpr int kRounds = 10;
+  static constexpr int kRounds = Philox::kRounds;
 
   typename L::Reg token_, purpose_, anchor_;
   typename L::Reg keys_[kRounds][2];

@@ -30,7 +30,7 @@ void shape_span(const LogitOptions& o, const RowSource& source, const IdRange& i
 
 void LogitReader::load(int64_t first, int64_t count, float* values) const {
   const int64_t offset = source.row * logits.strides[0] + (first - ids.first);
-  const int64_t bytes = logits.dtype == DType::kF32 ? 4 : 2;
+  const int64_t bytes = float_bytes(logits.dtype);
   span_kernels().load(static_cast<const char*>(logits.data) + offset * bytes, logits.dtype, count,
                       values);
 }

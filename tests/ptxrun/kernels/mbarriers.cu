@@ -27,23 +27,15 @@ __device__ void complete(uint64_t* barrier, int bytes) {
                "r"(bytes)
                : "memory");
 }
-__device__ bool try_wait(uint64_t* barrier, int parity) {
+constexpr char kTry[] = "try", kTest[] = "test";
+template <const char* kHow>
+__device__ bool is_over(uint64_t* barrier, int parity) {
   int done;
   asm volatile(
-      "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "{\n.reg .pred p;\nmbarrier.%3_wait.parity.shared::cta.b64 p, [%1], %2;\n"
       "selp.b32 %0, 1, 0, p;\n}"
       : "=r"(done)
-      : "r"(shared(barrier)), "r"(parity)
-      : "memory");
-  return done != 0;
-}
-__device__ bool test_wait(uint64_t* barrier, int parity) {
-  int done;
-  asm volatile(
-      "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-      "selp.b32 %0, 1, 0, p;\n}"
-      : "=r"(done)
-      : "r"(shared(barrier)), "r"(parity)
+      : "r"(shared(barrier)), "r"(parity), "C"(kHow)
       : "memory");
   return done != 0;
 }
@@ -56,7 +48,7 @@ extern "C" __global__ void rounds(const int*, int* out) {
   __syncwarp();
   for (int i = 0; i < 5; ++i) {
     arrive(&barrier);
-    while (!try_wait(&barrier, i % 2)) {
+    while (!is_over<kTry>(&barrier, i % 2)) {
     }
   }
   out[threadIdx.x] = 1;
@@ -94,7 +86,7 @@ extern "C" __global__ void most_bytes(const int*, int* out) {
     init(&barrier, 1);
     expect(&barrier, (1 << 20) - 1);
     complete(&barrier, (1 << 20) - 1);
-    out[0] = test_wait(&barrier, 0) ? 1 : 0;  // nobody has arrived
+    out[0] = is_over<kTest>(&barrier, 0) ? 1 : 0;  // nobody has arrived
   }
 }
 extern "C" __global__ void too_many_bytes(const int*, int*) {
@@ -120,8 +112,8 @@ extern "C" __global__ void asks_once(const int*, int* out) {
   if (threadIdx.x == 0) init(&barrier, 1), arrive(&barrier);
   __syncthreads();
   if (threadIdx.x % 32 == 0) {
-    out[threadIdx.x] = try_wait(&barrier, 0) ? 1 : 0;
-    out[threadIdx.x + 1] = test_wait(&barrier, 0) ? 1 : 0;
+    out[threadIdx.x] = is_over<kTry>(&barrier, 0) ? 1 : 0;
+    out[threadIdx.x + 1] = is_over<kTest>(&barrier, 0) ? 1 : 0;
   }
 }
 
@@ -143,7 +135,7 @@ __device__ void copy(const int* in, int* out) {
     if (threadIdx.x == 0) arrive(&barrier);
   }
   __syncthreads();
-  while (kWaits && !try_wait(&barrier, 0)) {
+  while (kWaits && !is_over<kTry>(&barrier, 0)) {
   }
   out[threadIdx.x] = numbers[kOthers ? 63 - threadIdx.x : threadIdx.x];
 }
